@@ -1,0 +1,64 @@
+// attend: softmax attention of each query over its selected keys.
+//
+//   a[t,h,s] = scale * (q[t,h] . k[s,h/G])      s in S_t,  G = heads / kv_heads
+//   lse[t,h] = log sum_s exp(a[t,h,s])
+//   out[t,h] = sum_s exp(a[t,h,s] - lse[t,h]) v[s,h/G]
+//
+// S_t comes as a bit mask; without one, S_t is every visible key (dense causal attention). A query with an
+// empty S_t gets NaN in out and lse. Unselected keys are never read, so NaN in them goes nowhere.
+// Bits of a query depend on nothing but that query, its selection and the selected keys.
+#pragma once
+
+#include <cstdint>
+
+#include "core/parallel.h"
+#include "gsa/dtype.h"
+#include "gsa/tensor_view.h"
+
+namespace gsa {
+
+struct AttendShape {
+  DType dtype = DType::f32;
+  std::int64_t heads = 0;  // a multiple of kv_heads
+  std::int64_t kv_heads = 0;
+  std::int64_t head_size = 0;  // 1 .. 256
+  double scale = 1;
+};
+
+// Real below is float, and double when dtype is f64.
+struct AttendArgs {
+  AttendShape shape;
+  ConstRows q;     // [queries, heads, head_size]
+  ConstRows k;     // [keys, kv_heads, head_size]
+  ConstRows v;     // [keys, kv_heads, head_size]
+  ConstMask mask;  // words null: every visible key
+  Sequences sequences;
+
+  Rows out;             // [queries, heads, head_size]
+  void* lse = nullptr;  // Real [queries, heads], may be null
+};
+
+void attend(const AttendArgs& args, const Parallel& parallel);
+
+// With P = exp(a - lse), dP = dout . v, delta = sum over the head of dout * out:
+//   dv[s] += P dout,  da = P (dP - delta) scale,  dq = da k,  dk[s] += da q
+struct AttendBackwardArgs {
+  AttendShape shape;
+  ConstRows q;
+  ConstRows k;
+  ConstRows v;
+  ConstMask mask;
+  Sequences sequences;
+  ConstRows out;              // what attend() wrote
+  const void* lse = nullptr;  // Real [queries, heads], what attend() wrote
+  ConstRows dout;             // [queries, heads, head_size]
+
+  Rows dq;             // [queries, heads, head_size], overwritten
+  void* dk = nullptr;  // Real [keys, kv_heads, head_size], contiguous, added to
+  void* dv = nullptr;  // Real [keys, kv_heads, head_size], contiguous, added to
+};
+
+// Deterministic: sums over queries run in an order fixed by the sequence's own shape.
+void attend_backward(const AttendBackwardArgs& args, const Parallel& parallel);
+
+}  // namespace gsa

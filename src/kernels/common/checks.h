@@ -1,0 +1,31 @@
+// Validation shared by the operators. Every complaint names operator, argument, what was expected and what
+// came.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attend/attend.h"
+#include "kernels/select/select.h"
+
+namespace gsa::check {
+
+constexpr std::int64_t kMaxHeadSize = 256;
+constexpr std::int64_t kMaxIndexHeads = 128;
+
+void not_null(const char* op, const char* argument, const void* pointer);
+void in_range(const char* op, const char* argument, std::int64_t value, std::int64_t low, std::int64_t high);
+
+// Offsets start at 0 and grow, every query lies within its sequence, positions fit in 31 bits.
+void sequences(const char* op, const Sequences& sequences);
+
+// A mask, where there is one, has a word for every 32 keys of the longest sequence.
+void mask(const char* op, ConstMask mask, const Sequences& sequences);
+
+void attend_shape(const char* op, const AttendShape& shape);
+
+// Sizes and pointers of the indexer; an empty problem needs no pointers.
+void indexer(const char* op, const Indexer& indexer, const Sequences& sequences);
+
+void budget(const char* op, const Budget& budget);
+
+}  // namespace gsa::check
