@@ -4,11 +4,12 @@
 // dk and dv of its keys: no two tasks write to the same place, and queries are added in ascending order. dq
 // is summed over the parts at the end, in order. The number of parts depends on the heads alone, so the
 // result depends neither on threads nor on batch neighbours.
-// clang-format off: Highway needs this order.
+// Highway needs this order:
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attend/attend_backward_cpu.cc"
-#include "hwy/foreach_target.h"
 #include "kernels/common/targets.h"
+#include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
 #include "kernels/attend/attend_blocks-inl.h"

@@ -4,11 +4,12 @@
 // tile: the keys that any of its queries selected are packed (converted to float, padded), then each query
 // visits its own keys only, all heads of its group together, so that a key row serves several products.
 // Block borders are fixed positions of the sequence, so a query's arithmetic does not depend on the tile.
-// clang-format off: Highway needs this order.
+// Highway needs this order:
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attend/attend_cpu.cc"
-#include "hwy/foreach_target.h"
 #include "kernels/common/targets.h"
+#include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
 #include "kernels/attend/attend_blocks-inl.h"

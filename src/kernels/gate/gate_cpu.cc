@@ -1,9 +1,10 @@
 // gate on the CPU: pieces of rows are converted to the arithmetic type, gated and stored; bound by memory.
-// clang-format off: Highway needs this order.
+// Highway needs this order:
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gate/gate_cpu.cc"
-#include "hwy/foreach_target.h"
 #include "kernels/common/targets.h"
+#include "hwy/foreach_target.h"
 // clang-format on
 #include <algorithm>
 

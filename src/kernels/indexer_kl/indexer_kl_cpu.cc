@@ -1,11 +1,12 @@
 // indexer_kl on the CPU. Forward: a task is a tile of queries. Backward: a task is a sequence x every
 // kParts-th tile of its queries with a dk of its own; the parts are added in order, so results do not depend
 // on threads.
-// clang-format off: Highway needs this order.
+// Highway needs this order:
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/indexer_kl/indexer_kl_cpu.cc"
-#include "hwy/foreach_target.h"
 #include "kernels/common/targets.h"
+#include "hwy/foreach_target.h"
 // clang-format on
 #include <cmath>
 

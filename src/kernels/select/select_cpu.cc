@@ -3,17 +3,18 @@
 // A chunk of queries meets the keys strip by strip; their scores stay in cache, and when a row is complete
 // its moments, budget, threshold and mask follow at once. Where there are too few chunks to feed the threads
 // (decoding), threads share the keys of a chunk instead. Both ways give the same bits.
-// clang-format off: Highway needs this order.
+// Highway needs this order:
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/select/select_cpu.cc"
-#include "hwy/foreach_target.h"
 #include "kernels/common/targets.h"
+#include "hwy/foreach_target.h"
 // clang-format on
+#include "kernels/select/select_cpu.h"
 #include "hwy/highway.h"
 #include "kernels/common/key_block.h"
 #include "kernels/common/scratch.h"
 #include "kernels/select/score-inl.h"
-#include "kernels/select/select_cpu.h"
 #include "kernels/select/topk-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,0 +1,79 @@
+// Gated sparse attention as one module. The four systems of the paper (standard, sparse-only, gated-only,
+// gsa) and their ablations are configurations of this one forward pass; docs/specification.md defines it.
+//
+//   layer = gsa::nn::GatedSparseAttention(config);
+//   auto [out, kl, stats] = layer->forward(h, {.want_kl = true});
+//
+// Parameters carry the names that a checkpoint gives them: q_proj.weight, k_proj.weight, v_proj.weight,
+// o_proj.weight, indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias}.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <optional>
+
+#include "nn/config.h"
+#include "nn/indexer.h"
+#include "nn/rope.h"
+
+namespace gsa::nn {
+
+// dense    every query attends to all it sees, the indexer rests
+// warmup   the same attention; the indexer learns to predict it, over all visible keys
+// sparse   the indexer selects; its loss runs over what it selected
+enum class Phase { dense, warmup, sparse };
+
+const char* name_of(Phase phase);
+
+struct ForwardOptions {
+  // Packed input: int64 [sequences + 1] on the CPU, cumulative, from 0 to the number of tokens.
+  std::optional<at::Tensor> cu_seqlens = std::nullopt;
+  // For RoPE: integers [B, L], packed [T]. Absent: 0, 1, 2, ... in each sequence.
+  std::optional<at::Tensor> positions = std::nullopt;
+  // Absent: sparse where the configuration is, else dense.
+  std::optional<Phase> phase = std::nullopt;
+  bool want_kl = false;     // needs an indexer, and phase warmup or sparse
+  bool want_stats = false;  // costs a second pass of attention where there is an indexer at work
+};
+
+// In warm-up the selection is the one that the indexer would make.
+struct AttentionStats {
+  at::Tensor k_t;  // int32 [B, L], packed [T]: how many keys each query attends to
+  double k_mean = 0;
+  std::int64_t k_min = 0, k_max = 0;
+  double kept_mass = 1;  // share of dense attention's mass on the selected keys, mean over heads and queries
+  // Mean of Var_t over the queries that count for the running mean; absent where there are none.
+  std::optional<double> variance_mean;
+  std::optional<double> value_gate_mean, output_gate_mean;  // absent where there is no such gate
+};
+
+struct ForwardResult {
+  at::Tensor out;                // as h
+  std::optional<at::Tensor> kl;  // 0-dim: the indexer's loss, mean over queries
+  std::optional<AttentionStats> stats;
+};
+
+class GatedSparseAttentionImpl : public torch::nn::Module {
+ public:
+  explicit GatedSparseAttentionImpl(const AttentionConfig& config);
+
+  // h: [B, L, d_model], or [T, d_model] with options.cu_seqlens. In training mode the sparse phase moves the
+  // running mean of the variance, after this batch has used it.
+  ForwardResult forward(const at::Tensor& h, const ForwardOptions& options = {});
+
+  const AttentionConfig& config() const { return config_; }
+
+  torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  torch::nn::Linear value_gate{nullptr}, output_gate{nullptr};  // null where the configuration has none
+  Indexer indexer{nullptr};                                     // null where it is not sparse
+
+ private:
+  Phase checked_phase(const ForwardOptions& options) const;
+
+  AttentionConfig config_;
+  Rope rope_;
+};
+
+TORCH_MODULE(GatedSparseAttention);
+
+}  // namespace gsa::nn

@@ -1,0 +1,94 @@
+// The configuration of one attention layer: every switch between the four systems of the paper and every
+// ablation is a field here. Defaults are those of a 7B-class model. No torch header, so that tools may read
+// it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernels/select/select.h"
+
+namespace gsa::nn {
+
+enum class GateKind { none, elementwise, headwise };
+
+const char* name_of(GateKind kind);
+const char* name_of(ScoreForm form);
+const char* name_of(BudgetMode mode);
+
+// YaRN: RoPE for lengths beyond the trained one. factor 1 is plain RoPE.
+struct YarnConfig {
+  double factor = 1;  // new length / original length
+  std::int64_t original_length = 4096;
+  double beta_fast = 32;  // dimensions that turn more often than this keep their frequency
+  double beta_slow = 1;   // those that turn less often are interpolated entirely
+  std::optional<double> attention_factor =
+      std::nullopt;  // multiplies rotated q and k; absent: 0.1 ln(factor) + 1
+};
+
+struct RopeConfig {
+  double theta = 10000;
+  YarnConfig yarn;
+};
+
+// softmax(I / value) in the indexer's loss; the selection never sees it.
+struct TemperatureConfig {
+  double value = 1;  // where it starts when learned
+  bool learned = false;
+};
+
+struct IndexerConfig {
+  std::int64_t heads = 4;       // H_I, 1 .. 128
+  std::int64_t head_size = 64;  // d_I, 1 .. 256
+  ScoreForm form = ScoreForm::sigmoid;
+  double rope_fraction = 0.5;  // share of d_I, from the front, that is rotated; 0: no positions at all
+  TemperatureConfig temperature;
+  double mean_variance_momentum = 0.99;
+};
+
+struct BudgetConfig {
+  BudgetMode mode = BudgetMode::inverse;
+  std::int64_t base = 2048;
+  std::int64_t min = 256;
+  std::int64_t max = 4096;
+};
+
+struct AttentionConfig {
+  std::int64_t d_model = 4096;
+  std::int64_t heads = 32;
+  std::int64_t kv_heads = 8;
+  std::int64_t head_size = 128;  // 2 .. 256, even (RoPE turns pairs)
+
+  bool sparse = true;     // false: no indexer, dense causal attention
+  IndexerConfig indexer;  // not read when sparse is false, nor is budget
+  BudgetConfig budget;
+  std::int64_t dense_below = 0;  // sequences with fewer keys run dense: this changes results
+
+  GateKind value_gate = GateKind::elementwise;   // G2
+  GateKind output_gate = GateKind::elementwise;  // G1
+
+  RopeConfig rope;
+
+  double init_std = 0.02;        // of projections
+  double gate_init_std = 0.002;  // of gate weights: small, so that a gate starts at sigmoid(0) = 1/2
+
+  static AttentionConfig standard();     // dense, no gates
+  static AttentionConfig sparse_only();  // DSA: ReLU scores with linear weights, fixed k, no gates
+  static AttentionConfig gated_only();   // dense, both gates
+  static AttentionConfig gsa();          // the defaults
+
+  // Throws gsa::Error naming the field, what was expected and what came.
+  void validate() const;
+
+  // A few lines for people.
+  std::string describe() const;
+
+  // How many of the indexer's dimensions are rotated.
+  std::int64_t indexer_rope_size() const;
+};
+
+// The factor that YaRN puts on rotated queries and keys.
+double attention_factor(const YarnConfig& yarn);
+
+}  // namespace gsa::nn

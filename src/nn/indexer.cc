@@ -1,0 +1,108 @@
+#include "nn/indexer.h"
+
+#include <cmath>
+
+namespace gsa::nn {
+
+using at::Tensor;
+
+IndexerImpl::IndexerImpl(const AttentionConfig& config)
+    : config_(config.indexer),
+      budget_(config.budget),
+      rope_(config.indexer_rope_size(), config.rope, /*with_attention_factor=*/false) {
+  auto linear = [&](const char* name, std::int64_t size) {
+    auto module =
+        register_module(name, torch::nn::Linear(torch::nn::LinearOptions(config.d_model, size).bias(false)));
+    torch::nn::init::normal_(module->weight, 0.0, config.init_std);
+    return module;
+  };
+  wq = linear("wq", config_.heads * config_.head_size);
+  wk = linear("wk", config_.head_size);
+  weights_proj = linear("weights_proj", config_.heads);
+  if (config_.form == ScoreForm::sigmoid) {
+    bias = register_parameter("bias", torch::zeros({config_.heads}));
+  }
+  if (config_.temperature.learned) {
+    log_temperature = register_parameter(
+        "log_temperature", torch::tensor(std::log(config_.temperature.value), torch::get_default_dtype()));
+  }
+  mean_variance = register_buffer("mean_variance", torch::tensor(-1.0, torch::kFloat64));
+}
+
+ops::IndexerInputs IndexerImpl::project(const Tensor& h, const Tensor& positions) {
+  const Tensor x = h.detach();
+  const RopeTables tables = rope_.tables(positions, x.scalar_type());
+  const bool sigmoid = config_.form == ScoreForm::sigmoid;
+
+  ops::IndexerInputs inputs;
+  inputs.q = rotate(wq(x).view({-1, config_.heads, config_.head_size}), tables);
+  inputs.k = rotate(wk(x).unsqueeze(1), tables).squeeze(1);
+  inputs.w = weights_proj(x);
+  if (sigmoid) {
+    inputs.w = torch::sigmoid(inputs.w);
+    inputs.bias = bias;
+  } else {
+    inputs.w = inputs.w * (1 / std::sqrt(static_cast<double>(config_.heads)));
+  }
+  inputs.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
+  inputs.form = name_of(config_.form);
+  return inputs;
+}
+
+ops::IndexerInputs IndexerImpl::at_temperature(ops::IndexerInputs inputs) const {
+  // Scores are linear in w, so dividing w divides them.
+  if (config_.temperature.learned) {
+    inputs.w = inputs.w * (-log_temperature).exp();
+  } else if (config_.temperature.value != 1) {
+    inputs.w = inputs.w / config_.temperature.value;
+  }
+  return inputs;
+}
+
+ops::BudgetOptions IndexerImpl::budget() const {
+  ops::BudgetOptions options;
+  options.mode = name_of(budget_.mode);
+  options.base = budget_.base;
+  options.min = budget_.min;
+  options.max = budget_.max;
+  options.mean_variance = mean_variance.clone();
+  return options;
+}
+
+Tensor IndexerImpl::variance_totals(const Tensor& variance, const Tensor& visible) const {
+  const Tensor counts = visible >= budget_.min;
+  const Tensor sum = torch::where(counts, variance.to(torch::kFloat64), 0.0).sum();
+  return torch::stack({sum, counts.sum().to(torch::kFloat64)});
+}
+
+void IndexerImpl::update_mean_variance(Tensor totals) {
+  torch::NoGradGuard no_grad;
+  if (reduce_totals) reduce_totals(totals);
+  const Tensor sum = totals[0], count = totals[1];
+  const Tensor mean = sum / count;
+  const double momentum = config_.mean_variance_momentum;
+  const Tensor moved =
+      torch::where(mean_variance < 0, mean, momentum * mean_variance + (1 - momentum) * mean);
+  // All on the tensor's own device: no wait for a GPU. 0/0 is NaN and so not finite.
+  mean_variance.copy_(torch::where(mean.isfinite(), moved, mean_variance));
+}
+
+void IndexerImpl::keep_mean_variance(const std::function<void()>& move) {
+  const Tensor kept = mean_variance.clone();
+  move();
+  mean_variance.set_data(kept.to(mean_variance.device()));
+}
+
+void IndexerImpl::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  keep_mean_variance([&] { Module::to(device, dtype, non_blocking); });
+}
+
+void IndexerImpl::to(torch::Dtype dtype, bool non_blocking) {
+  keep_mean_variance([&] { Module::to(dtype, non_blocking); });
+}
+
+void IndexerImpl::to(torch::Device device, bool non_blocking) {
+  keep_mean_variance([&] { Module::to(device, non_blocking); });
+}
+
+}  // namespace gsa::nn

@@ -1,0 +1,67 @@
+// The indexer: small projections whose scores say which keys a query attends to (see
+// kernels/select/select.h).
+//
+//   sigmoid (GSA)  w = sigmoid(h W_w),                scores sigmoid(q . k / sqrt(d_I) + bias_j)
+//   relu (DSA)     w = h W_w / sqrt(H_I), no bias,    scores ReLU(q . k / sqrt(d_I))
+//
+// Its input is detached: the indexer learns from its own loss, and that loss reaches nothing else.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+
+#include "nn/config.h"
+#include "nn/rope.h"
+#include "torch/ops.h"
+
+namespace gsa::nn {
+
+class IndexerImpl : public torch::nn::Module {
+ public:
+  explicit IndexerImpl(const AttentionConfig& config);
+
+  // h [T, d_model], positions [T] -> inputs of the operators, packed.
+  ops::IndexerInputs project(const at::Tensor& h, const at::Tensor& positions);
+
+  // The same scores divided by the temperature, for the loss alone.
+  ops::IndexerInputs at_temperature(ops::IndexerInputs inputs) const;
+
+  // The budget, with the running mean of the variance as it stands (a copy: a later update leaves it alone).
+  ops::BudgetOptions budget() const;
+
+  // {sum of Var_t, number of queries} as float64 [2], over the queries that see at least k_min tokens; the
+  // variance of fewer scores says little. variance and visible: [T].
+  at::Tensor variance_totals(const at::Tensor& variance, const at::Tensor& visible) const;
+
+  // Moves the running mean. Called after the batch has been selected, so no query sees its own future in it.
+  // Nothing moves where the totals count no query or are not finite.
+  void update_mean_variance(at::Tensor totals);
+
+  // The running mean stays in float64 whatever type the weights take: in bfloat16 a momentum of 0.99 would
+  // never move it.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
+  torch::nn::Linear wq{nullptr}, wk{nullptr}, weights_proj{nullptr};
+  at::Tensor bias;             // [H_I], sigmoid form only
+  at::Tensor log_temperature;  // 0-dim, only where the temperature is learned
+  at::Tensor mean_variance;    // float64, 0-dim; negative: not known yet
+
+  // Where set, adds up the totals over all ranks in place. Every rank calls it once for each training batch
+  // that selects, with {0, 0} where it has nothing to say.
+  std::function<void(at::Tensor& totals)> reduce_totals;
+
+ private:
+  // Runs move, which may change the type of every buffer, and puts the running mean back in float64.
+  void keep_mean_variance(const std::function<void()>& move);
+
+  IndexerConfig config_;
+  BudgetConfig budget_;
+  Rope rope_;
+};
+
+TORCH_MODULE(Indexer);
+
+}  // namespace gsa::nn

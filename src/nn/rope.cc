@@ -1,0 +1,63 @@
+#include "nn/rope.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gsa::nn {
+namespace {
+
+// How far dimension pair i is interpolated: 0 keeps its frequency, 1 divides it by the factor. The ramp is
+// linear in i between whole dimensions, as in the code that published YaRN checkpoints were made with (the
+// paper's text has it linear in the number of turns; both agree at the ends).
+std::vector<double> interpolation_ramp(std::int64_t size, double theta, const YarnConfig& yarn) {
+  const double length = static_cast<double>(yarn.original_length);
+  const double dimensions = static_cast<double>(size);
+  auto dimension_of = [&](double turns) {
+    return dimensions * std::log(length / (2 * M_PI * turns)) / (2 * std::log(theta));
+  };
+  const double low = std::max(std::floor(dimension_of(yarn.beta_fast)), 0.0);
+  double high = std::min(std::ceil(dimension_of(yarn.beta_slow)), dimensions - 1);
+  if (high <= low) high = low + 1e-3;  // a step instead of a division by zero
+  std::vector<double> ramp(static_cast<std::size_t>(size / 2));
+  for (std::size_t i = 0; i < ramp.size(); ++i) {
+    ramp[i] = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+  }
+  return ramp;
+}
+
+}  // namespace
+
+Rope::Rope(std::int64_t size, const RopeConfig& config, bool with_attention_factor)
+    : frequencies_(static_cast<std::size_t>(size / 2)),
+      factor_(with_attention_factor ? attention_factor(config.yarn) : 1) {
+  for (std::size_t i = 0; i < frequencies_.size(); ++i) {
+    frequencies_[i] = std::pow(config.theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
+  }
+  if (config.yarn.factor == 1) return;
+  const std::vector<double> ramp = interpolation_ramp(size, config.theta, config.yarn);
+  for (std::size_t i = 0; i < frequencies_.size(); ++i) {
+    frequencies_[i] *= (1 - ramp[i]) + ramp[i] / config.yarn.factor;
+  }
+}
+
+RopeTables Rope::tables(const at::Tensor& positions, at::ScalarType dtype) const {
+  // Angles in float64: at position 131,071 a float32 angle would be off by up to 2^-8 radians.
+  const at::Tensor frequencies =
+      torch::tensor(at::ArrayRef<double>(frequencies_), torch::kFloat64).to(positions.device());
+  const at::Tensor angles = positions.to(torch::kFloat64).unsqueeze(1) * frequencies;
+  const at::ScalarType real = dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+  return {(angles.cos() * factor_).to(real), (angles.sin() * factor_).to(real)};
+}
+
+at::Tensor rotate(const at::Tensor& x, const RopeTables& tables) {
+  const std::int64_t half = tables.cos.size(1);
+  if (half == 0) return x;
+  const at::Tensor cos = tables.cos.unsqueeze(1), sin = tables.sin.unsqueeze(1);
+  const at::Tensor x1 = x.narrow(-1, 0, half).to(cos.scalar_type());
+  const at::Tensor x2 = x.narrow(-1, half, half).to(cos.scalar_type());
+  const at::Tensor y1 = (x1 * cos - x2 * sin).to(x.scalar_type());
+  const at::Tensor y2 = (x2 * cos + x1 * sin).to(x.scalar_type());
+  return torch::cat({y1, y2, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
+}
+
+}  // namespace gsa::nn

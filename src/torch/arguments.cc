@@ -1,0 +1,168 @@
+#include "torch/arguments.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gsa/error.h"
+
+namespace gsa::binding {
+
+namespace {
+
+constexpr std::int64_t kMaxHeadSize = 256;
+constexpr std::int64_t kMaxIndexerHeads = 128;
+
+ScoreForm score_form(const char* op, std::string_view form) {
+  if (form == "sigmoid") return ScoreForm::sigmoid;
+  if (form == "relu") return ScoreForm::relu;
+  bad_argument(op, "form", "'sigmoid' or 'relu'", concat("'", form, "'"));
+}
+
+BudgetMode budget_mode(const char* op, std::string_view mode) {
+  if (mode == "inverse") return BudgetMode::inverse;
+  if (mode == "proportional") return BudgetMode::proportional;
+  if (mode == "fixed") return BudgetMode::fixed;
+  bad_argument(op, "budget", "'inverse', 'proportional' or 'fixed'", concat("'", mode, "'"));
+}
+
+double mean_variance(const char* op, const OptTensor& tensor) {
+  if (!tensor) return -1;
+  check_device(op, "mean_variance", *tensor);
+  if (tensor->numel() != 1) bad_argument(op, "mean_variance", "one element", to_string(tensor->sizes()));
+  if (tensor->scalar_type() != at::kDouble && tensor->scalar_type() != at::kFloat) {
+    bad_argument(op, "mean_variance", "float64 or float32", c10::toString(tensor->scalar_type()));
+  }
+  const double value = tensor->item().toDouble();
+  check_finite(op, "mean_variance", value);
+  return value;
+}
+
+// Any bit that stands for a position beyond the visible ones, in a row of `words` words.
+bool has_bits_beyond(const std::uint32_t* row, std::int64_t words, std::int64_t visible) {
+  const std::int64_t full = visible / 32, rest = visible % 32;
+  std::uint32_t found = rest == 0 ? 0 : row[full] >> rest;
+  for (std::int64_t i = full + (rest != 0); i < words; ++i) found |= row[i];
+  return found != 0;
+}
+
+void check_mask_bits(const char* op, const ConstMask& mask, const Sequences& sequences,
+                     const Parallel& parallel) {
+  constexpr std::int64_t kBlock = 256;  // queries a task
+  for (std::int64_t n = 0; n < sequences.count; ++n) {
+    const std::int64_t queries = sequences.queries(n), first = sequences.first_position(n);
+    const auto check_block = [&](std::int64_t block, int) {
+      for (std::int64_t i = block * kBlock; i < std::min(queries, (block + 1) * kBlock); ++i) {
+        const std::int64_t row = sequences.q_begin[n] + i;
+        if (has_bits_beyond(mask.words + row * mask.words_per_query, mask.words_per_query, first + i + 1)) {
+          bad_argument(op, "mask", concat("no bit beyond position ", first + i, " for query ", i, " of sequence ", n),
+                       "a bit beyond it");
+        }
+      }
+    };
+    parallel.run((queries + kBlock - 1) / kBlock, check_block);
+  }
+}
+
+}  // namespace
+
+void check_indexer_ranks(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                         const LayoutTensors& layout) {
+  const bool packed = layout.packed();
+  check_rank(op, names.q, tensors.q, layout.token_dims() + 2,
+             packed ? "[T, indexer heads, d]" : "[B, L, indexer heads, d]");
+  check_rank(op, names.k, tensors.k, layout.token_dims() + 1, packed ? "[T, d]" : "[B, S, d]");
+}
+
+BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                          const TokenLayout& layout) {
+  const std::int64_t heads = tensors.q.size(-2), head_size = tensors.q.size(-1);
+  check_range(op, names.q, "a number of indexer heads", heads, 1, kMaxIndexerHeads);
+  check_range(op, names.q, "an indexer head size", head_size, 1, kMaxHeadSize);
+  const DType dtype = dtype_of(op, names.q, tensors.q);
+  const at::ScalarType type = scalar_type(dtype);
+  check_like(op, names.q, tensors.q, type, joined(layout.q_tokens, {heads, head_size}));
+  check_like(op, names.k, tensors.k, type, joined(layout.k_tokens, {head_size}));
+  check_like(op, names.w, tensors.w, type, joined(layout.q_tokens, {heads}));
+  if (tensors.bias) check_like(op, names.bias, *tensors.bias, type, {heads});
+  check_finite(op, names.scale, tensors.scale);
+
+  BoundIndexer bound{dtype,
+                     {},
+                     head_rows(tensors.q),
+                     vector_rows(tensors.k),
+                     scalar_rows(tensors.w),
+                     tensors.bias ? tensors.bias->contiguous() : Tensor()};
+  bound.view = {.heads = heads,
+                .head_size = head_size,
+                .q = bound.q.rows,
+                .k = bound.k.rows,
+                .w = bound.w.rows,
+                .bias = tensors.bias ? bound.bias.const_data_ptr() : nullptr,
+                .scale = tensors.scale,
+                .form = score_form(op, tensors.form)};
+  return bound;
+}
+
+Budget bind_budget(const char* op, const BudgetTensors& tensors) {
+  check_range(op, "k_base", "a number of keys", tensors.base, 1, kMaxTokens);
+  check_range(op, "k_max", "a number of keys", tensors.max, 1, kMaxTokens);
+  check_range(op, "k_min", "a number of keys up to k_max", tensors.min, 1, tensors.max);
+  return {.mode = budget_mode(op, tensors.mode),
+          .base = tensors.base,
+          .min = tensors.min,
+          .max = tensors.max,
+          .mean_variance = mean_variance(op, tensors.mean_variance)};
+}
+
+void check_attention_ranks(const char* op, const Tensor& q, const Tensor& k, const LayoutTensors& layout) {
+  const bool packed = layout.packed();
+  check_rank(op, "q", q, layout.token_dims() + 2, packed ? "[T, heads, d]" : "[B, L, heads, d]");
+  check_rank(op, "k", k, layout.token_dims() + 2,
+             packed ? "[T, key/value heads, d]" : "[B, S, key/value heads, d]");
+}
+
+BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                              std::optional<double> scale, const TokenLayout& layout) {
+  const std::int64_t heads = q.size(-2), head_size = q.size(-1), kv_heads = k.size(-2);
+  check_range(op, "q", "a number of heads", heads, 1, kMaxTokens);
+  check_range(op, "q", "a head size", head_size, 1, kMaxHeadSize);
+  check_range(op, "k", "a number of key/value heads", kv_heads, 1, kMaxTokens);
+  if (heads % kv_heads != 0) {
+    bad_argument(op, "k", concat("a number of key/value heads that divides ", heads, " heads"),
+                 concat(kv_heads));
+  }
+  const DType dtype = dtype_of(op, "q", q);
+  const at::ScalarType type = scalar_type(dtype);
+  check_like(op, "q", q, type, joined(layout.q_tokens, {heads, head_size}));
+  check_like(op, "k", k, type, joined(layout.k_tokens, {kv_heads, head_size}));
+  if (v != nullptr) check_like(op, "v", *v, type, joined(layout.k_tokens, {kv_heads, head_size}));
+  const double used_scale = scale.value_or(1 / std::sqrt(static_cast<double>(head_size)));
+  check_finite(op, "scale", used_scale);
+  return {{.dtype = dtype, .heads = heads, .kv_heads = kv_heads, .head_size = head_size, .scale = used_scale},
+          head_rows(q),
+          head_rows(k),
+          v != nullptr ? head_rows(*v) : BoundRows{}};
+}
+
+BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout, const Parallel& parallel) {
+  if (!mask) return {};
+  const std::int64_t least = mask_words(layout.longest_keys);
+  const bool packed = layout.q_tokens.size() == 1;
+  const std::int64_t words =
+      packed && mask->dim() == 2 ? std::max(least, mask->size(-1)) : least;
+  check_like(op, "mask", *mask, at::kInt, joined(layout.q_tokens, {words}));
+  const Tensor kept = mask->contiguous();
+  const ConstMask view{reinterpret_cast<const std::uint32_t*>(kept.const_data_ptr<std::int32_t>()), words};
+  check_mask_bits(op, view, layout.table.view(), parallel);
+  return {kept, view};
+}
+
+Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,
+                      const TokenLayout& layout, std::initializer_list<std::int64_t> tail) {
+  check_like(op, argument, tensor, type, joined(layout.q_tokens, tail));
+  return tensor.contiguous();
+}
+
+}  // namespace gsa::binding

@@ -1,0 +1,77 @@
+// Groups of operator arguments, checked together and turned into what kernels take. Each Bound struct keeps
+// alive the tensors (or copies of them) that its view points into.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "core/parallel.h"
+#include "kernels/attend/attend.h"
+#include "kernels/select/select.h"
+#include "torch/layout.h"
+#include "torch/rows.h"
+
+namespace gsa::binding {
+
+// The arguments are named q, k, w, bias where the indexer stands alone, index_q ... beside an attention.
+struct IndexerNames {
+  const char* q;
+  const char* k;
+  const char* w;
+  const char* bias;
+  const char* scale;
+};
+constexpr IndexerNames kPlainNames{"q", "k", "w", "bias", "scale"};
+constexpr IndexerNames kIndexNames{"index_q", "index_k", "index_w", "index_bias", "index_scale"};
+
+struct IndexerTensors {
+  const Tensor& q;  // [tokens..., H_I, d_I]
+  const Tensor& k;  // [tokens..., d_I]
+  const Tensor& w;  // [tokens..., H_I]
+  const OptTensor& bias;
+  double scale;
+  std::string_view form;
+};
+
+void check_indexer_ranks(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                         const LayoutTensors& layout);
+
+struct BoundIndexer {
+  DType dtype;
+  Indexer view;
+  BoundRows q, k, w;
+  Tensor bias;
+};
+BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                          const TokenLayout& layout);
+
+struct BudgetTensors {
+  std::string_view mode;
+  std::int64_t base, min, max;
+  const OptTensor& mean_variance;
+};
+Budget bind_budget(const char* op, const BudgetTensors& tensors);
+
+void check_attention_ranks(const char* op, const Tensor& q, const Tensor& k, const LayoutTensors& layout);
+
+// v may be null: indexer_kl reads no values.
+struct BoundAttention {
+  AttendShape shape;
+  BoundRows q, k, v;
+};
+BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                              std::optional<double> scale, const TokenLayout& layout);
+
+// An int32 mask of the layout's width (packed: at least the width of the longest sequence) with no bit beyond
+// the position of its query: such a bit would let a query see the future, or memory that is not its own.
+struct BoundMask {
+  Tensor tensor;
+  ConstMask view;
+};
+BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout, const Parallel& parallel);
+
+// A Real or int32 tensor with one number (or heads numbers) a query, contiguous.
+Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,
+                      const TokenLayout& layout, std::initializer_list<std::int64_t> tail = {});
+
+}  // namespace gsa::binding

@@ -1,0 +1,247 @@
+// Gradients. A forward operator runs below autograd and remembers what its backward operator reads; a backward
+// operator is called through the dispatcher, so that tracing sees it.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "torch/signatures.h"
+
+namespace gsa::binding {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// Saved tensors that were absent come back undefined.
+OptTensor optional_of(const Tensor& tensor) { return tensor.defined() ? OptTensor(tensor) : OptTensor(); }
+Tensor tensor_of(const OptTensor& tensor) { return tensor.value_or(Tensor()); }
+
+// A gradient where one is wanted, nothing otherwise.
+Tensor wanted(AutogradContext* ctx, std::size_t input, const Tensor& gradient) {
+  return ctx->needs_input_grad(input) ? gradient : Tensor();
+}
+
+struct LayoutOptions {
+  OptTensor cu_seqlens_q, cu_seqlens_k, q_position;
+};
+
+class Attend : public Function<Attend> {
+ public:
+  struct Options {
+    OptTensor mask;
+    std::optional<double> scale;
+    LayoutOptions layout;
+  };
+
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Options& options) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    static const auto op = find_operator<AttendFn>("gsa::attend");
+    const LayoutOptions& layout = options.layout;
+    auto [out, lse] = op.call(q, k, v, options.mask, options.scale, layout.cu_seqlens_q, layout.cu_seqlens_k,
+                              layout.q_position);
+    ctx->save_for_backward({q, k, v, tensor_of(options.mask), out, lse, tensor_of(layout.cu_seqlens_q),
+                            tensor_of(layout.cu_seqlens_k), tensor_of(layout.q_position)});
+    ctx->saved_data["scale"] = options.scale;
+    ctx->mark_non_differentiable({lse});
+    ctx->set_materialize_grads(false);
+    return {out, lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    variable_list result(4);
+    if (!grads[0].defined()) return result;
+    const variable_list saved = ctx->get_saved_variables();
+    static const auto op = find_operator<AttendBackwardFn>("gsa::attend_backward");
+    auto [dq, dk, dv] = op.call(grads[0], saved[0], saved[1], saved[2], optional_of(saved[3]), saved[4],
+                                saved[5], ctx->saved_data["scale"].toOptional<double>(), optional_of(saved[6]),
+                                optional_of(saved[7]), optional_of(saved[8]));
+    result[0] = wanted(ctx, 0, dq);
+    result[1] = wanted(ctx, 1, dk);
+    result[2] = wanted(ctx, 2, dv);
+    return result;
+  }
+};
+
+class SparseAttend : public Function<SparseAttend> {
+ public:
+  struct Options {
+    Tensor index_q, index_k, index_w;
+    OptTensor index_bias;
+    std::optional<double> scale;
+    double index_scale;
+    std::string_view form, budget;
+    std::int64_t k_base, k_min, k_max;
+    OptTensor mean_variance;
+    LayoutOptions layout;
+  };
+
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Options& options) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    static const auto op = find_operator<SparseAttendFn>("gsa::sparse_attend");
+    const LayoutOptions& layout = options.layout;
+    auto [out, lse, k_t, variance, threshold, tie_cut] =
+        op.call(q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias, options.scale,
+                options.index_scale, options.form, options.budget, options.k_base, options.k_min, options.k_max,
+                options.mean_variance, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+    ctx->save_for_backward({q, k, v, options.index_q, options.index_k, options.index_w,
+                            tensor_of(options.index_bias), out, lse, threshold, tie_cut, tensor_of(layout.cu_seqlens_q), tensor_of(layout.cu_seqlens_k),
+                            tensor_of(layout.q_position)});
+    ctx->saved_data["scale"] = options.scale;
+    ctx->saved_data["index_scale"] = options.index_scale;
+    ctx->saved_data["form"] = std::string(options.form);
+    ctx->mark_non_differentiable({lse, k_t, variance, threshold, tie_cut});
+    ctx->set_materialize_grads(false);
+    return {out, lse, k_t, variance, threshold, tie_cut};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    variable_list result(4);
+    if (!grads[0].defined()) return result;
+    const variable_list saved = ctx->get_saved_variables();
+    static const auto op = find_operator<SparseAttendBackwardFn>("gsa::sparse_attend_backward");
+    auto [dq, dk, dv] =
+        op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], optional_of(saved[6]),
+                saved[7], saved[8], saved[9], saved[10], ctx->saved_data["scale"].toOptional<double>(),
+                ctx->saved_data["index_scale"].toDouble(), ctx->saved_data["form"].toStringView(),
+                optional_of(saved[11]), optional_of(saved[12]), optional_of(saved[13]));
+    result[0] = wanted(ctx, 0, dq);
+    result[1] = wanted(ctx, 1, dk);
+    result[2] = wanted(ctx, 2, dv);
+    return result;
+  }
+};
+
+class Gate : public Function<Gate> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& z) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    static const auto op = find_operator<GateFn>("gsa::gate");
+    ctx->save_for_backward({x, z});
+    ctx->set_materialize_grads(false);
+    return op.call(x, z);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    if (!grads[0].defined()) return variable_list(2);
+    const variable_list saved = ctx->get_saved_variables();
+    static const auto op = find_operator<GateBackwardFn>("gsa::gate_backward");
+    auto [dx, dz] = op.call(grads[0], saved[0], saved[1]);
+    return {wanted(ctx, 0, dx), wanted(ctx, 1, dz)};
+  }
+};
+
+class IndexerKl : public Function<IndexerKl> {
+ public:
+  struct Options {
+    Tensor q, k, lse;
+    OptTensor mask, threshold, tie_cut;
+    std::optional<double> scale;
+    double index_scale;
+    std::string_view form;
+    LayoutOptions layout;
+  };
+
+  static variable_list forward(AutogradContext* ctx, const Tensor& index_q, const Tensor& index_k,
+                               const Tensor& index_w, const OptTensor& index_bias, const Options& options) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    static const auto op = find_operator<IndexerKlFn>("gsa::indexer_kl");
+    const LayoutOptions& layout = options.layout;
+    auto [loss, index_lse] =
+        op.call(options.q, options.k, options.lse, index_q, index_k, index_w, index_bias, options.mask,
+                options.threshold, options.tie_cut, options.scale, options.index_scale, options.form,
+                layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+    ctx->save_for_backward({options.q, options.k, options.lse, index_q, index_k,
+                            index_w, tensor_of(index_bias), tensor_of(options.mask), tensor_of(options.threshold),
+                            tensor_of(options.tie_cut), index_lse, tensor_of(layout.cu_seqlens_q),
+                            tensor_of(layout.cu_seqlens_k), tensor_of(layout.q_position)});
+    ctx->saved_data["scale"] = options.scale;
+    ctx->saved_data["index_scale"] = options.index_scale;
+    ctx->saved_data["form"] = std::string(options.form);
+    ctx->mark_non_differentiable({index_lse});
+    ctx->set_materialize_grads(false);
+    return {loss, index_lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    variable_list result(5);
+    if (!grads[0].defined()) return result;
+    const variable_list saved = ctx->get_saved_variables();
+    static const auto op = find_operator<IndexerKlBackwardFn>("gsa::indexer_kl_backward");
+    auto [dq, dk, dw, dbias] =
+        op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], optional_of(saved[6]),
+                optional_of(saved[7]), optional_of(saved[8]), optional_of(saved[9]), saved[10],
+                ctx->saved_data["scale"].toOptional<double>(), ctx->saved_data["index_scale"].toDouble(),
+                ctx->saved_data["form"].toStringView(), optional_of(saved[11]), optional_of(saved[12]),
+                optional_of(saved[13]));
+    result[0] = wanted(ctx, 0, dq);
+    result[1] = wanted(ctx, 1, dk);
+    result[2] = wanted(ctx, 2, dw);
+    if (saved[6].defined()) result[3] = wanted(ctx, 3, dbias);
+    return result;
+  }
+};
+
+Tensor2 attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
+                        std::optional<double> scale, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                        const OptTensor& q_position) {
+  const variable_list results =
+      Attend::apply(q, k, v, Attend::Options{mask, scale, {cu_seqlens_q, cu_seqlens_k, q_position}});
+  return {results[0], results[1]};
+}
+
+Tensor6 sparse_attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
+                               const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
+                               std::optional<double> scale, double index_scale, std::string_view form,
+                               std::string_view budget, std::int64_t k_base, std::int64_t k_min,
+                               std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
+                               const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+  const SparseAttend::Options options{index_q, index_k, index_w, index_bias,
+                                      scale,   index_scale, form, budget,
+                                      k_base,  k_min,   k_max,   mean_variance,
+                                      {cu_seqlens_q, cu_seqlens_k, q_position}};
+  const variable_list results = SparseAttend::apply(q, k, v, options);
+  return {results[0], results[1], results[2], results[3], results[4], results[5]};
+}
+
+Tensor gate_autograd(const Tensor& x, const Tensor& z) { return Gate::apply(x, z); }
+
+Tensor2 indexer_kl_autograd(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
+                            const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
+                            const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
+                            std::optional<double> scale, double index_scale, std::string_view form,
+                            const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                            const OptTensor& q_position) {
+  const IndexerKl::Options options{q,       k,     lse,         mask, threshold,
+                                   tie_cut, scale, index_scale, form, {cu_seqlens_q, cu_seqlens_k, q_position}};
+  const variable_list results = IndexerKl::apply(index_q, index_k, index_w, index_bias, options);
+  return {results[0], results[1]};
+}
+
+// Selections have no gradient: results do not require one, whatever the inputs do.
+void no_gradient(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
+  m.impl("attend", &attend_autograd);
+  m.impl("sparse_attend", &sparse_attend_autograd);
+  m.impl("gate", &gate_autograd);
+  m.impl("indexer_kl", &indexer_kl_autograd);
+  for (const char* name : {"select", "select_mask", "index_scores"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_gradient>());
+  }
+  // Differentiating a backward operator is an error that names it.
+  for (const char* name :
+       {"attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward"}) {
+    m.impl(name, torch::autograd::autogradNotImplementedFallback());
+  }
+}
+
+}  // namespace gsa::binding

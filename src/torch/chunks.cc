@@ -1,0 +1,85 @@
+#include "torch/chunks.h"
+
+#include <algorithm>
+
+namespace gsa::binding {
+
+namespace {
+
+constexpr std::int64_t kQueries = 2048;  // of a chunk: enough work for all threads, and a small mask
+constexpr std::int64_t kMaskWords = (std::int64_t{64} << 20) / 4;  // 64 MiB
+constexpr std::int64_t kTile = 64;  // cuts fall between the query tiles of kernels where chunks are that long
+
+// Whole sequences from n on, as many as fit together; returns the first that did not.
+std::int64_t group(const Sequences& sequences, std::int64_t n, Chunk& chunk) {
+  while (n < sequences.count) {
+    const std::int64_t queries = sequences.queries(n), keys = sequences.keys(n);
+    const std::int64_t total = chunk.queries() + queries;
+    const std::int64_t words = std::max(chunk.words, mask_words(keys));
+    const bool whole = queries <= queries_per_chunk(keys);
+    const bool first = chunk.table.q_position.empty();
+    if (!whole || (!first && (total > kQueries || total * words > kMaskWords))) break;
+    chunk.table.add(queries, keys, sequences.first_position(n));
+    chunk.words = words;
+    ++n;
+  }
+  return n;
+}
+
+void cut(const Sequences& sequences, std::int64_t n, std::vector<Chunk>& chunks) {
+  const std::int64_t queries = sequences.queries(n), step = queries_per_chunk(sequences.keys(n));
+  for (std::int64_t start = 0; start < queries; start += step) {
+    const std::int64_t count = std::min(step, queries - start);
+    const std::int64_t position = sequences.first_position(n) + start;
+    Chunk chunk;
+    chunk.q_first = sequences.q_begin[n] + start;
+    chunk.k_first = sequences.k_begin[n];
+    chunk.words = mask_words(position + count);
+    chunk.table.add(count, position + count, position);  // later keys are not visible to this chunk
+    chunks.push_back(std::move(chunk));
+  }
+}
+
+}  // namespace
+
+std::int64_t queries_per_chunk(std::int64_t keys) {
+  const std::int64_t fitting = kMaskWords / std::max<std::int64_t>(1, mask_words(keys));
+  if (fitting >= kQueries) return kQueries;
+  return fitting >= kTile ? fitting / kTile * kTile : std::max<std::int64_t>(1, fitting);
+}
+
+std::vector<Chunk> plan_chunks(const Sequences& sequences) {
+  std::vector<Chunk> chunks;
+  for (std::int64_t n = 0; n < sequences.count;) {
+    if (sequences.queries(n) > queries_per_chunk(sequences.keys(n))) {
+      cut(sequences, n++, chunks);
+      continue;
+    }
+    Chunk chunk;
+    chunk.q_first = sequences.q_begin[n];
+    chunk.k_first = sequences.k_begin[n];
+    n = group(sequences, n, chunk);
+    if (chunk.queries() > 0) chunks.push_back(std::move(chunk));
+  }
+  return chunks;
+}
+
+ChunkMask::ChunkMask(const char* op, const std::vector<Chunk>& chunks) {
+  std::int64_t words = 0;
+  for (const Chunk& chunk : chunks) words = std::max(words, chunk.queries() * chunk.words);
+  buffer_ = empty(op, "q", {words}, at::kInt);
+}
+
+Mask ChunkMask::of(const Chunk& chunk) const {
+  return {reinterpret_cast<std::uint32_t*>(buffer_.mutable_data_ptr<std::int32_t>()), chunk.words};
+}
+
+Indexer part_of(const Indexer& indexer, const Chunk& chunk, DType dtype) {
+  Indexer part = indexer;
+  part.q = shifted(indexer.q, chunk.q_first, dtype);
+  part.k = shifted(indexer.k, chunk.k_first, dtype);
+  part.w = shifted(indexer.w, chunk.q_first, dtype);
+  return part;
+}
+
+}  // namespace gsa::binding

@@ -1,0 +1,41 @@
+// Chunks of queries: operators that never hold the whole mask walk over these. A sequence with more than its
+// chunk's share of queries is cut at multiples of that share, counted from its own first query, and each piece
+// runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on its own key
+// length and on nothing else, so sums over queries (dk, dv) do not depend on batch neighbours.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "torch/arguments.h"
+
+namespace gsa::binding {
+
+struct Chunk {
+  std::int64_t q_first = 0;  // row of the first query in the whole tensors
+  std::int64_t k_first = 0;  // row of the first key
+  std::int64_t words = 0;    // words a query in the chunk's mask
+  SequenceTable table;       // counted from q_first and k_first
+
+  std::int64_t queries() const { return table.q_begin.back(); }
+};
+
+// The most queries that a sequence with this many keys runs at a time.
+std::int64_t queries_per_chunk(std::int64_t keys);
+
+std::vector<Chunk> plan_chunks(const Sequences& sequences);
+
+// A mask buffer, large enough for any of the chunks.
+class ChunkMask {
+ public:
+  ChunkMask(const char* op, const std::vector<Chunk>& chunks);
+  Mask of(const Chunk& chunk) const;
+
+ private:
+  Tensor buffer_;
+};
+
+// What belongs to a chunk, out of what belongs to all.
+Indexer part_of(const Indexer& indexer, const Chunk& chunk, DType dtype);
+
+}  // namespace gsa::binding

@@ -1,0 +1,37 @@
+// Tensors on a CUDA device: this library holds the operators of the CPU alone, and says so instead of leaving
+// the user with the dispatcher's list of backends.
+#include <torch/library.h>
+
+#include "gsa/error.h"
+
+namespace gsa::binding {
+
+namespace {
+
+void not_built(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto& values = torch::jit::last(*stack, arguments.size());
+  std::string argument = arguments[0].name(), device = "a CUDA tensor";
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (values[i].isTensor() && values[i].toTensor().is_cuda()) {
+      argument = arguments[i].name();
+      device = concat("one on ", values[i].toTensor().device().str());
+      break;
+    }
+  }
+  throw Error(concat(op.schema().name(), ": argument '", argument,
+                     "': expected a tensor on cpu (the CUDA operators are not built in this library), got ",
+                     device));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(gsa, CUDA, m) {
+  for (const char* name : {"select", "select_mask", "index_scores", "attend", "attend_backward", "sparse_attend",
+                           "sparse_attend_backward", "gate", "gate_backward", "indexer_kl",
+                           "indexer_kl_backward"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&not_built>());
+  }
+}
+
+}  // namespace gsa::binding

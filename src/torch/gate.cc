@@ -1,0 +1,92 @@
+// gate and its backward pass on the CPU.
+#include "kernels/gate/gate.h"
+
+#include <torch/library.h>
+
+#include "core/checked.h"
+#include "gsa/error.h"
+#include "torch/parallel.h"
+#include "torch/rows.h"
+#include "torch/signatures.h"
+
+namespace gsa::binding {
+
+namespace {
+
+struct BoundGate {
+  GateShape shape;
+  BoundRows x, z;
+};
+
+BoundGate bind_gate(const char* op, const Tensor& x, const Tensor& z) {
+  if (x.dim() < 2) {
+    bad_argument(op, "x", "at least 2 dimensions [..., heads, d]", to_string(x.sizes()));
+  }
+  const DType dtype = dtype_of(op, "x", x);
+  check_device(op, "x", x);
+  check_device(op, "z", z);
+  check_type(op, "z", z, x.scalar_type());
+  const at::IntArrayRef per_head = x.sizes().slice(0, static_cast<std::size_t>(x.dim() - 1));
+  const bool head_wise = z.sizes() == per_head;
+  if (!head_wise && z.sizes() != x.sizes()) {
+    bad_argument(op, "z", concat("shape ", to_string(x.sizes()), " or, one gate a head, ", to_string(per_head)),
+                 to_string(z.sizes()));
+  }
+  std::int64_t tokens = 1;
+  for (std::int64_t i = 0; i < x.dim() - 2; ++i) tokens = checked_mul(tokens, x.size(i), op, "x");
+  return {{.dtype = dtype,
+           .tokens = tokens,
+           .heads = x.size(-2),
+           .head_size = x.size(-1),
+           .head_wise = head_wise},
+          head_rows(x),
+          head_wise ? scalar_rows(z) : head_rows(z)};
+}
+
+Rows z_rows(const Tensor& dz, const GateShape& shape) {
+  return result_rows(dz, shape.heads, shape.head_wise ? 1 : shape.head_size);
+}
+
+Tensor gate_cpu(const Tensor& x, const Tensor& z) {
+  constexpr char op[] = "gate";
+  const BoundGate bound = bind_gate(op, x, z);
+  const Tensor y = empty(op, "x", x.sizes().vec(), x.scalar_type());
+  if (y.numel() > 0) {
+    gsa::gate({.shape = bound.shape,
+               .x = bound.x.rows,
+               .z = bound.z.rows,
+               .y = result_rows(y, bound.shape.heads, bound.shape.head_size)},
+              TorchParallel());
+  }
+  return y;
+}
+
+Tensor2 gate_backward_cpu(const Tensor& dy, const Tensor& x, const Tensor& z) {
+  constexpr char op[] = "gate_backward";
+  const BoundGate bound = bind_gate(op, x, z);
+  check_like(op, "dy", dy, x.scalar_type(), x.sizes().vec());
+  const BoundRows bound_dy = head_rows(dy);
+  const Tensor dx = empty(op, "x", x.sizes().vec(), x.scalar_type());
+  // A gate over a head of size 0 has a gradient all the same: zero.
+  const Tensor dz = x.numel() > 0 ? empty(op, "z", z.sizes().vec(), z.scalar_type())
+                                  : zeros(op, "z", z.sizes().vec(), z.scalar_type());
+  if (x.numel() > 0) {
+    gsa::gate_backward({.shape = bound.shape,
+                        .x = bound.x.rows,
+                        .z = bound.z.rows,
+                        .dy = bound_dy.rows,
+                        .dx = result_rows(dx, bound.shape.heads, bound.shape.head_size),
+                        .dz = z_rows(dz, bound.shape)},
+                       TorchParallel());
+  }
+  return {dx, dz};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(gsa, CPU, m) {
+  m.impl("gate", &gate_cpu);
+  m.impl("gate_backward", &gate_backward_cpu);
+}
+
+}  // namespace gsa::binding

@@ -1,0 +1,229 @@
+// Shapes and types of results without data, for torch.compile and meta tensors. Sizes may be symbolic, so only
+// ranks and devices are checked; the kernels check the rest when they run.
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "gsa/error.h"
+#include "torch/signatures.h"
+
+namespace gsa::binding {
+
+namespace {
+
+using SymShape = std::vector<c10::SymInt>;
+
+void check_rank(const char* op, const char* argument, const Tensor& tensor, std::int64_t rank) {
+  if (tensor.dim() != rank) {
+    bad_argument(op, argument, concat(rank, " dimensions"), concat(tensor.dim(), " dimensions"));
+  }
+}
+
+struct Named {
+  const char* name;
+  const Tensor& tensor;
+};
+
+// A meta tensor among tensors with data has lost its data: the call cannot mean anything.
+void check_devices(const char* op, std::initializer_list<Named> tensors) {
+  const Named& first = *tensors.begin();
+  for (const Named& other : tensors) {
+    if (other.tensor.device() != first.tensor.device()) {
+      bad_argument(op, other.name, concat("a tensor on ", first.tensor.device().str(), ", as ", first.name),
+                   other.tensor.device().str());
+    }
+  }
+}
+
+std::int64_t token_dims(const OptTensor& cu_seqlens_q) { return cu_seqlens_q ? 1 : 2; }
+
+at::ScalarType real_type(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+Tensor empty(const SymShape& shape, const Tensor& like, at::ScalarType type) {
+  return at::empty_symint(shape, like.options().dtype(type));
+}
+
+Tensor empty_as(const Tensor& tensor) {
+  return at::empty_symint(tensor.sym_sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+}
+
+SymShape tokens_of(const Tensor& tensor, std::int64_t dims) {
+  return tensor.sym_sizes().slice(0, static_cast<std::size_t>(dims)).vec();
+}
+
+SymShape joined(SymShape shape, const c10::SymInt& last) {
+  shape.push_back(last);
+  return shape;
+}
+
+// The keys of the longest sequence, as far as shapes tell.
+c10::SymInt row_width(const char* op, const Tensor& k, const OptTensor& cu_seqlens_q,
+                      const std::optional<c10::SymInt>& max_keys) {
+  if (!cu_seqlens_q) return k.sym_size(1);
+  if (!max_keys) {
+    bad_argument(op, "max_keys", "a number: without data, cu_seqlens_k does not tell the longest sequence", "None");
+  }
+  return *max_keys;
+}
+
+c10::SymInt mask_words(const c10::SymInt& keys) { return (keys + 31) / 32; }
+
+void check_indexer(const char* op, const Tensor& q, const Tensor& k, const Tensor& w, std::int64_t dims) {
+  check_rank(op, "q", q, dims + 2);
+  check_rank(op, "k", k, dims + 1);
+  check_rank(op, "w", w, dims + 1);
+  check_devices(op, {{"q", q}, {"k", k}, {"w", w}});
+}
+
+void check_attention(const char* op, const Tensor& q, const Tensor& k, std::int64_t dims) {
+  check_rank(op, "q", q, dims + 2);
+  check_rank(op, "k", k, dims + 2);
+  check_devices(op, {{"q", q}, {"k", k}});
+}
+
+void check_index(const char* op, const Tensor& q, const Tensor& index_q, const Tensor& index_k,
+                 const Tensor& index_w, std::int64_t dims) {
+  check_rank(op, "index_q", index_q, dims + 2);
+  check_rank(op, "index_k", index_k, dims + 1);
+  check_rank(op, "index_w", index_w, dims + 1);
+  check_devices(op, {{"q", q}, {"index_q", index_q}, {"index_k", index_k}, {"index_w", index_w}});
+}
+
+Tensor5 select_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor&, double, std::string_view,
+                    std::string_view, std::int64_t, std::int64_t, std::int64_t, const OptTensor&,
+                    const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&,
+                    std::optional<c10::SymInt> max_keys) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_indexer("select", q, k, w, dims);
+  const SymShape tokens = tokens_of(q, dims);
+  const c10::SymInt words = mask_words(row_width("select", k, cu_seqlens_q, max_keys));
+  return {empty(joined(tokens, words), q, at::kInt), empty(tokens, q, at::kInt), empty(tokens, q, real_type(q)),
+          empty(tokens, q, real_type(q)), empty(tokens, q, at::kInt)};
+}
+
+Tensor select_mask_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor&, const Tensor&,
+                        const Tensor&, double, std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&,
+                        const OptTensor&, std::optional<c10::SymInt> max_keys) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_indexer("select_mask", q, k, w, dims);
+  const c10::SymInt words = mask_words(row_width("select_mask", k, cu_seqlens_q, max_keys));
+  return empty(joined(tokens_of(q, dims), words), q, at::kInt);
+}
+
+Tensor index_scores_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor&, double,
+                         std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&,
+                         std::optional<c10::SymInt> max_keys) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_indexer("index_scores", q, k, w, dims);
+  return empty(joined(tokens_of(q, dims), row_width("index_scores", k, cu_seqlens_q, max_keys)), q,
+               real_type(q));
+}
+
+Tensor2 attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor&, std::optional<double>,
+                    const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_attention("attend", q, k, dims);
+  check_rank("attend", "v", v, dims + 2);
+  check_devices("attend", {{"q", q}, {"v", v}});
+  return {empty_as(q), empty(joined(tokens_of(q, dims), q.sym_size(-2)), q, real_type(q))};
+}
+
+Tensor3 attend_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor&,
+                             const Tensor&, const Tensor&, std::optional<double>, const OptTensor& cu_seqlens_q,
+                             const OptTensor&, const OptTensor&) {
+  check_attention("attend_backward", q, k, token_dims(cu_seqlens_q));
+  check_devices("attend_backward", {{"q", q}, {"v", v}});
+  return {empty_as(q), empty_as(k), empty_as(v)};
+}
+
+Tensor6 sparse_attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
+                           const Tensor& index_k, const Tensor& index_w, const OptTensor&, std::optional<double>,
+                           double, std::string_view, std::string_view, std::int64_t, std::int64_t, std::int64_t,
+                           const OptTensor&, const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_attention("sparse_attend", q, k, dims);
+  check_rank("sparse_attend", "v", v, dims + 2);
+  check_devices("sparse_attend", {{"q", q}, {"v", v}});
+  check_index("sparse_attend", q, index_q, index_k, index_w, dims);
+  const SymShape tokens = tokens_of(q, dims);
+  return {empty_as(q),
+          empty(joined(tokens, q.sym_size(-2)), q, real_type(q)),
+          empty(tokens, q, at::kInt),
+          empty(tokens, q, real_type(q)),
+          empty(tokens, q, real_type(q)),
+          empty(tokens, q, at::kInt)};
+}
+
+Tensor3 sparse_attend_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
+                                    const OptTensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                    std::optional<double>, double, std::string_view, const OptTensor& cu_seqlens_q,
+                                    const OptTensor&, const OptTensor&) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_attention("sparse_attend_backward", q, k, dims);
+  check_index("sparse_attend_backward", q, index_q, index_k, index_w, dims);
+  return {empty_as(q), empty_as(k), empty_as(v)};
+}
+
+void check_gate(const char* op, const Tensor& x, const Tensor& z) {
+  if (x.dim() < 2) {
+    bad_argument(op, "x", "at least 2 dimensions [..., heads, d]", concat(x.dim(), " dimensions"));
+  }
+  if (z.dim() != x.dim() && z.dim() != x.dim() - 1) {
+    bad_argument(op, "z", concat(x.dim(), " or ", x.dim() - 1, " dimensions"), concat(z.dim(), " dimensions"));
+  }
+  check_devices(op, {{"x", x}, {"z", z}});
+}
+
+Tensor gate_meta(const Tensor& x, const Tensor& z) {
+  check_gate("gate", x, z);
+  return empty_as(x);
+}
+
+Tensor2 gate_backward_meta(const Tensor&, const Tensor& x, const Tensor& z) {
+  check_gate("gate_backward", x, z);
+  return {empty_as(x), empty_as(z)};
+}
+
+Tensor2 indexer_kl_meta(const Tensor& q, const Tensor& k, const Tensor&, const Tensor& index_q,
+                        const Tensor& index_k, const Tensor& index_w, const OptTensor&, const OptTensor&,
+                        const OptTensor&, const OptTensor&, std::optional<double>, double, std::string_view,
+                        const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_attention("indexer_kl", q, k, dims);
+  check_index("indexer_kl", q, index_q, index_k, index_w, dims);
+  const SymShape tokens = tokens_of(q, dims);
+  return {empty(tokens, q, real_type(q)), empty(tokens, q, real_type(q))};
+}
+
+Tensor4 indexer_kl_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor&,
+                                 const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
+                                 const OptTensor& index_bias, const OptTensor&, const OptTensor&,
+                                 const OptTensor&, const Tensor&, std::optional<double>, double, std::string_view,
+                                 const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_attention("indexer_kl_backward", q, k, dims);
+  check_index("indexer_kl_backward", q, index_q, index_k, index_w, dims);
+  const c10::SymInt biases = index_bias ? index_q.sym_size(-2) : c10::SymInt(0);
+  return {empty_as(index_q), empty_as(index_k), empty_as(index_w),
+          empty({biases}, index_q, index_q.scalar_type())};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(gsa, Meta, m) {
+  m.impl("select", &select_meta);
+  m.impl("select_mask", &select_mask_meta);
+  m.impl("index_scores", &index_scores_meta);
+  m.impl("attend", &attend_meta);
+  m.impl("attend_backward", &attend_backward_meta);
+  m.impl("sparse_attend", &sparse_attend_meta);
+  m.impl("sparse_attend_backward", &sparse_attend_backward_meta);
+  m.impl("gate", &gate_meta);
+  m.impl("gate_backward", &gate_backward_meta);
+  m.impl("indexer_kl", &indexer_kl_meta);
+  m.impl("indexer_kl_backward", &indexer_kl_backward_meta);
+}
+
+}  // namespace gsa::binding

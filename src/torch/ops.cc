@@ -1,0 +1,64 @@
+#include "torch/ops.h"
+
+#include "torch/signatures.h"
+
+namespace gsa::ops {
+
+using binding::find_operator;
+
+Selection select(const IndexerInputs& indexer, const BudgetOptions& budget, const Layout& layout) {
+  static const auto op = find_operator<binding::SelectFn>("gsa::select");
+  auto [mask, k_t, variance, threshold, tie_cut] =
+      op.call(indexer.q, indexer.k, indexer.w, indexer.bias, indexer.scale, indexer.form, budget.mode,
+              budget.base, budget.min, budget.max, budget.mean_variance, layout.cu_seqlens_q,
+              layout.cu_seqlens_k, layout.q_position, std::nullopt);
+  return {mask, k_t, variance, threshold, tie_cut};
+}
+
+Tensor select_mask(const IndexerInputs& indexer, const Tensor& threshold, const Tensor& tie_cut,
+                   const Layout& layout) {
+  static const auto op = find_operator<binding::SelectMaskFn>("gsa::select_mask");
+  return op.call(indexer.q, indexer.k, indexer.w, indexer.bias, threshold, tie_cut, indexer.scale, indexer.form,
+                 layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position, std::nullopt);
+}
+
+Tensor index_scores(const IndexerInputs& indexer, const Layout& layout) {
+  static const auto op = find_operator<binding::IndexScoresFn>("gsa::index_scores");
+  return op.call(indexer.q, indexer.k, indexer.w, indexer.bias, indexer.scale, indexer.form,
+                 layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position, std::nullopt);
+}
+
+Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
+                 std::optional<double> scale, const Layout& layout) {
+  static const auto op = find_operator<binding::AttendFn>("gsa::attend");
+  auto [out, lse] =
+      op.call(q, k, v, mask, scale, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+  return {out, lse};
+}
+
+SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
+                              const BudgetOptions& budget, std::optional<double> scale, const Layout& layout) {
+  static const auto op = find_operator<binding::SparseAttendFn>("gsa::sparse_attend");
+  auto [out, lse, k_t, variance, threshold, tie_cut] =
+      op.call(q, k, v, indexer.q, indexer.k, indexer.w, indexer.bias, scale, indexer.scale, indexer.form,
+              budget.mode, budget.base, budget.min, budget.max, budget.mean_variance, layout.cu_seqlens_q,
+              layout.cu_seqlens_k, layout.q_position);
+  return {{out, lse}, {Tensor(), k_t, variance, threshold, tie_cut}};
+}
+
+Tensor gate(const Tensor& x, const Tensor& z) {
+  static const auto op = find_operator<binding::GateFn>("gsa::gate");
+  return op.call(x, z);
+}
+
+KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const IndexerInputs& indexer,
+                  const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
+                  std::optional<double> scale, const Layout& layout) {
+  static const auto op = find_operator<binding::IndexerKlFn>("gsa::indexer_kl");
+  auto [loss, index_lse] =
+      op.call(q, k, lse, indexer.q, indexer.k, indexer.w, indexer.bias, mask, threshold, tie_cut, scale,
+              indexer.scale, indexer.form, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+  return {loss, index_lse};
+}
+
+}  // namespace gsa::ops

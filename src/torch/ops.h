@@ -1,0 +1,87 @@
+// The operators of namespace gsa as C++ functions. Each one calls the registered operator of the same name
+// through the dispatcher, so autograd, torch.compile and torch.ops.gsa.* in Python see the same thing.
+// Schemas, with every argument's shape, are in registration.cc.
+//
+// Shapes: B sequences of L tokens, or packed: [B, L] below is then one dimension [T], and cu_seqlens_q,
+// cu_seqlens_k (int64 [sequences + 1], on the CPU) say where sequences start. q_position (int64 [sequences])
+// is the position of the first query of each sequence; without it the last query sees the last key.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace gsa::ops {
+
+using at::Tensor;
+using OptTensor = std::optional<Tensor>;
+
+struct Layout {
+  OptTensor cu_seqlens_q, cu_seqlens_k, q_position;
+};
+
+struct IndexerInputs {
+  Tensor q;        // [B, L, H_I, d_I]
+  Tensor k;        // [B, S, d_I]
+  Tensor w;        // [B, L, H_I]
+  OptTensor bias;  // [H_I]
+  double scale = 1;
+  std::string form = "sigmoid";  // or "relu"
+};
+
+struct BudgetOptions {
+  std::string mode = "inverse";  // or "proportional", "fixed"
+  std::int64_t base = 2048, min = 256, max = 4096;
+  OptTensor mean_variance;  // one element, float64 or float32; absent or negative: not known yet, k_t = base
+};
+
+struct Selection {
+  Tensor mask;       // int32 [B, L, ceil(S / 32)] (undefined from sparse_attend)
+  Tensor k_t;        // int32 [B, L]
+  Tensor variance;   // Real [B, L]; Real is float32, float64 for float64 inputs
+  Tensor threshold;  // Real [B, L]
+  Tensor tie_cut;    // int32 [B, L]
+};
+
+struct Attention {
+  Tensor out;  // [B, L, n_h, d]
+  Tensor lse;  // Real [B, L, n_h], not differentiable
+};
+
+struct SparseAttention {
+  Attention attention;
+  Selection selection;  // mask undefined
+};
+
+struct KlLoss {
+  Tensor loss;       // Real [B, L]: one KL per query, differentiable in the indexer's inputs
+  Tensor index_lse;  // Real [B, L], not differentiable
+};
+
+Selection select(const IndexerInputs& indexer, const BudgetOptions& budget, const Layout& layout = {});
+Tensor select_mask(const IndexerInputs& indexer, const Tensor& threshold, const Tensor& tie_cut,
+                   const Layout& layout = {});
+Tensor index_scores(const IndexerInputs& indexer, const Layout& layout = {});
+
+// mask absent: dense causal attention. scale absent: 1/sqrt(d).
+Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask = {},
+                 std::optional<double> scale = {}, const Layout& layout = {});
+
+// select and attend in chunks of queries: memory linear in the length, forward and backward (masks are
+// rebuilt from thresholds). Differentiable in q, k, v; the selection passes no gradient.
+SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const IndexerInputs& indexer, const BudgetOptions& budget,
+                              std::optional<double> scale = {}, const Layout& layout = {});
+
+// y = x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads] for one gate a head.
+Tensor gate(const Tensor& x, const Tensor& z);
+
+// Support: threshold and tie_cut of a selection, or a mask, or (neither) every visible key.
+KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const IndexerInputs& indexer,
+                  const OptTensor& mask = {}, const OptTensor& threshold = {},
+                  const OptTensor& tie_cut = {}, std::optional<double> scale = {},
+                  const Layout& layout = {});
+
+}  // namespace gsa::ops

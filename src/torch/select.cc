@@ -1,0 +1,128 @@
+// select, select_mask and index_scores on the CPU.
+#include "kernels/select/select.h"
+
+#include <torch/library.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "gsa/error.h"
+#include "torch/arguments.h"
+#include "torch/parallel.h"
+#include "torch/signatures.h"
+
+namespace gsa::binding {
+
+namespace {
+
+// Positions a row of a mask (or of scores) has room for.
+std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys) {
+  if (!max_keys) return layout.longest_keys;
+  if (layout.q_tokens.size() != 1) {
+    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are", concat(*max_keys));
+  }
+  check_range(op, "max_keys", "at least the keys of the longest sequence,", *max_keys, layout.longest_keys,
+              kMaxTokens);
+  return *max_keys;
+}
+
+Mask writable(const Tensor& mask) {
+  return {reinterpret_cast<std::uint32_t*>(mask.mutable_data_ptr<std::int32_t>()), mask.size(-1)};
+}
+
+Tensor5 select_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
+                   std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
+                   std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
+                   const OptTensor& cu_seqlens_k, const OptTensor& q_position,
+                   std::optional<std::int64_t> max_keys) {
+  constexpr char op[] = "select";
+  const IndexerTensors tensors{q, k, w, bias, scale, form};
+  const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
+  check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
+  const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
+  const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
+  const Budget bound_budget = bind_budget(op, {budget, k_base, k_min, k_max, mean_variance});
+  const std::int64_t words = mask_words(row_width(op, layout, max_keys));
+
+  const at::ScalarType real = real_type(indexer.dtype);
+  const Tensor mask = empty(op, "q", joined(layout.q_tokens, {words}), at::kInt);
+  const Tensor k_t = empty(op, "q", layout.q_tokens, at::kInt);
+  const Tensor variance = empty(op, "q", layout.q_tokens, real);
+  const Tensor threshold = empty(op, "q", layout.q_tokens, real);
+  const Tensor tie_cut = empty(op, "q", layout.q_tokens, at::kInt);
+  if (layout.queries() > 0) {
+    gsa::select({.dtype = indexer.dtype,
+                 .indexer = indexer.view,
+                 .budget = bound_budget,
+                 .sequences = layout.table.view(),
+                 .mask = writable(mask),
+                 .k_t = k_t.mutable_data_ptr<std::int32_t>(),
+                 .variance = variance.mutable_data_ptr(),
+                 .threshold = threshold.mutable_data_ptr(),
+                 .tie_cut = tie_cut.mutable_data_ptr<std::int32_t>()},
+                TorchParallel());
+  }
+  return {mask, k_t, variance, threshold, tie_cut};
+}
+
+Tensor select_mask_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
+                       const Tensor& threshold, const Tensor& tie_cut, double scale, std::string_view form,
+                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k, const OptTensor& q_position,
+                       std::optional<std::int64_t> max_keys) {
+  constexpr char op[] = "select_mask";
+  const IndexerTensors tensors{q, k, w, bias, scale, form};
+  const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
+  check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
+  const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
+  const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
+  const Tensor bound_threshold = bind_per_query(op, "threshold", threshold, real_type(indexer.dtype), layout);
+  const Tensor bound_tie_cut = bind_per_query(op, "tie_cut", tie_cut, at::kInt, layout);
+  const std::int64_t words = mask_words(row_width(op, layout, max_keys));
+
+  const Tensor mask = empty(op, "q", joined(layout.q_tokens, {words}), at::kInt);
+  if (layout.queries() > 0) {
+    gsa::select_mask({.dtype = indexer.dtype,
+                      .indexer = indexer.view,
+                      .sequences = layout.table.view(),
+                      .threshold = bound_threshold.const_data_ptr(),
+                      .tie_cut = bound_tie_cut.const_data_ptr<std::int32_t>(),
+                      .mask = writable(mask)},
+                     TorchParallel());
+  }
+  return mask;
+}
+
+Tensor index_scores_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
+                        std::string_view form, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                        const OptTensor& q_position, std::optional<std::int64_t> max_keys) {
+  constexpr char op[] = "index_scores";
+  const IndexerTensors tensors{q, k, w, bias, scale, form};
+  const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
+  check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
+  const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
+  const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
+  const std::int64_t width = row_width(op, layout, max_keys);
+
+  const Tensor scores = empty(op, "q", joined(layout.q_tokens, {width}), real_type(indexer.dtype));
+  // Sequences differ in length when packed: what lies beyond one's own keys is not visible either.
+  if (layout.q_tokens.size() == 1) scores.fill_(-std::numeric_limits<double>::infinity());
+  if (layout.queries() > 0) {
+    gsa::index_scores({.dtype = indexer.dtype,
+                       .indexer = indexer.view,
+                       .sequences = layout.table.view(),
+                       .scores = scores.mutable_data_ptr(),
+                       .scores_stride = width},
+                      TorchParallel());
+  }
+  return scores;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(gsa, CPU, m) {
+  m.impl("select", &select_cpu);
+  m.impl("select_mask", &select_mask_cpu);
+  m.impl("index_scores", &index_scores_cpu);
+}
+
+}  // namespace gsa::binding
