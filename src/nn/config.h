@@ -23,8 +23,8 @@ struct YarnConfig {
   std::int64_t original_length = 4096;
   double beta_fast = 32;  // dimensions that turn more often than this keep their frequency
   double beta_slow = 1;   // those that turn less often are interpolated entirely
-  std::optional<double> attention_factor =
-      std::nullopt;  // multiplies rotated q and k; absent: 0.1 ln(factor) + 1
+  // Multiplies rotated queries and keys. Absent: 0.1 ln(factor) + 1.
+  std::optional<double> attention_factor = std::nullopt;
 };
 
 struct RopeConfig {

@@ -56,7 +56,8 @@ void check_mask_bits(const char* op, const ConstMask& mask, const Sequences& seq
       for (std::int64_t i = block * kBlock; i < std::min(queries, (block + 1) * kBlock); ++i) {
         const std::int64_t row = sequences.q_begin[n] + i;
         if (has_bits_beyond(mask.words + row * mask.words_per_query, mask.words_per_query, first + i + 1)) {
-          bad_argument(op, "mask", concat("no bit beyond position ", first + i, " for query ", i, " of sequence ", n),
+          bad_argument(op, "mask",
+                       concat("no bit beyond position ", first + i, " for query ", i, " of sequence ", n),
                        "a bit beyond it");
         }
       }
@@ -146,12 +147,12 @@ BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, 
           v != nullptr ? head_rows(*v) : BoundRows{}};
 }
 
-BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout, const Parallel& parallel) {
+BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout,
+                    const Parallel& parallel) {
   if (!mask) return {};
   const std::int64_t least = mask_words(layout.longest_keys);
   const bool packed = layout.q_tokens.size() == 1;
-  const std::int64_t words =
-      packed && mask->dim() == 2 ? std::max(least, mask->size(-1)) : least;
+  const std::int64_t words = packed && mask->dim() == 2 ? std::max(least, mask->size(-1)) : least;
   check_like(op, "mask", *mask, at::kInt, joined(layout.q_tokens, {words}));
   const Tensor kept = mask->contiguous();
   const ConstMask view{reinterpret_cast<const std::uint32_t*>(kept.const_data_ptr<std::int32_t>()), words};

@@ -68,7 +68,8 @@ struct BoundMask {
   Tensor tensor;
   ConstMask view;
 };
-BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout, const Parallel& parallel);
+BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout,
+                    const Parallel& parallel);
 
 // A Real or int32 tensor with one number (or heads numbers) a query, contiguous.
 Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,

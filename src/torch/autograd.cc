@@ -1,5 +1,5 @@
-// Gradients. A forward operator runs below autograd and remembers what its backward operator reads; a backward
-// operator is called through the dispatcher, so that tracing sees it.
+// Gradients. A forward operator runs below autograd and remembers what its backward operator reads; a
+// backward operator is called through the dispatcher, so that tracing sees it.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -57,8 +57,8 @@ class Attend : public Function<Attend> {
     const variable_list saved = ctx->get_saved_variables();
     static const auto op = find_operator<AttendBackwardFn>("gsa::attend_backward");
     auto [dq, dk, dv] = op.call(grads[0], saved[0], saved[1], saved[2], optional_of(saved[3]), saved[4],
-                                saved[5], ctx->saved_data["scale"].toOptional<double>(), optional_of(saved[6]),
-                                optional_of(saved[7]), optional_of(saved[8]));
+                                saved[5], ctx->saved_data["scale"].toOptional<double>(),
+                                optional_of(saved[6]), optional_of(saved[7]), optional_of(saved[8]));
     result[0] = wanted(ctx, 0, dq);
     result[1] = wanted(ctx, 1, dk);
     result[2] = wanted(ctx, 2, dv);
@@ -84,12 +84,13 @@ class SparseAttend : public Function<SparseAttend> {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = find_operator<SparseAttendFn>("gsa::sparse_attend");
     const LayoutOptions& layout = options.layout;
-    auto [out, lse, k_t, variance, threshold, tie_cut] =
-        op.call(q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias, options.scale,
-                options.index_scale, options.form, options.budget, options.k_base, options.k_min, options.k_max,
-                options.mean_variance, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+    auto [out, lse, k_t, variance, threshold, tie_cut] = op.call(
+        q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias, options.scale,
+        options.index_scale, options.form, options.budget, options.k_base, options.k_min, options.k_max,
+        options.mean_variance, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
     ctx->save_for_backward({q, k, v, options.index_q, options.index_k, options.index_w,
-                            tensor_of(options.index_bias), out, lse, threshold, tie_cut, tensor_of(layout.cu_seqlens_q), tensor_of(layout.cu_seqlens_k),
+                            tensor_of(options.index_bias), out, lse, threshold, tie_cut,
+                            tensor_of(layout.cu_seqlens_q), tensor_of(layout.cu_seqlens_k),
                             tensor_of(layout.q_position)});
     ctx->saved_data["scale"] = options.scale;
     ctx->saved_data["index_scale"] = options.index_scale;
@@ -155,8 +156,8 @@ class IndexerKl : public Function<IndexerKl> {
         op.call(options.q, options.k, options.lse, index_q, index_k, index_w, index_bias, options.mask,
                 options.threshold, options.tie_cut, options.scale, options.index_scale, options.form,
                 layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
-    ctx->save_for_backward({options.q, options.k, options.lse, index_q, index_k,
-                            index_w, tensor_of(index_bias), tensor_of(options.mask), tensor_of(options.threshold),
+    ctx->save_for_backward({options.q, options.k, options.lse, index_q, index_k, index_w,
+                            tensor_of(index_bias), tensor_of(options.mask), tensor_of(options.threshold),
                             tensor_of(options.tie_cut), index_lse, tensor_of(layout.cu_seqlens_q),
                             tensor_of(layout.cu_seqlens_k), tensor_of(layout.q_position)});
     ctx->saved_data["scale"] = options.scale;
@@ -187,8 +188,8 @@ class IndexerKl : public Function<IndexerKl> {
 };
 
 Tensor2 attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
-                        std::optional<double> scale, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                        const OptTensor& q_position) {
+                        std::optional<double> scale, const OptTensor& cu_seqlens_q,
+                        const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
   const variable_list results =
       Attend::apply(q, k, v, Attend::Options{mask, scale, {cu_seqlens_q, cu_seqlens_k, q_position}});
   return {results[0], results[1]};
@@ -198,11 +199,21 @@ Tensor6 sparse_attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v
                                const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                                std::optional<double> scale, double index_scale, std::string_view form,
                                std::string_view budget, std::int64_t k_base, std::int64_t k_min,
-                               std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
-                               const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
-  const SparseAttend::Options options{index_q, index_k, index_w, index_bias,
-                                      scale,   index_scale, form, budget,
-                                      k_base,  k_min,   k_max,   mean_variance,
+                               std::int64_t k_max, const OptTensor& mean_variance,
+                               const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                               const OptTensor& q_position) {
+  const SparseAttend::Options options{index_q,
+                                      index_k,
+                                      index_w,
+                                      index_bias,
+                                      scale,
+                                      index_scale,
+                                      form,
+                                      budget,
+                                      k_base,
+                                      k_min,
+                                      k_max,
+                                      mean_variance,
                                       {cu_seqlens_q, cu_seqlens_k, q_position}};
   const variable_list results = SparseAttend::apply(q, k, v, options);
   return {results[0], results[1], results[2], results[3], results[4], results[5]};
@@ -216,8 +227,9 @@ Tensor2 indexer_kl_autograd(const Tensor& q, const Tensor& k, const Tensor& lse,
                             std::optional<double> scale, double index_scale, std::string_view form,
                             const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
                             const OptTensor& q_position) {
-  const IndexerKl::Options options{q,       k,     lse,         mask, threshold,
-                                   tie_cut, scale, index_scale, form, {cu_seqlens_q, cu_seqlens_k, q_position}};
+  const IndexerKl::Options options{
+      q,       k,     lse,         mask, threshold,
+      tie_cut, scale, index_scale, form, {cu_seqlens_q, cu_seqlens_k, q_position}};
   const variable_list results = IndexerKl::apply(index_q, index_k, index_w, index_bias, options);
   return {results[0], results[1]};
 }

@@ -1,7 +1,7 @@
 // Chunks of queries: operators that never hold the whole mask walk over these. A sequence with more than its
-// chunk's share of queries is cut at multiples of that share, counted from its own first query, and each piece
-// runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on its own key
-// length and on nothing else, so sums over queries (dk, dv) do not depend on batch neighbours.
+// chunk's share of queries is cut at multiples of that share, counted from its own first query, and each
+// piece runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on its
+// own key length and on nothing else, so sums over queries (dk, dv) do not depend on batch neighbours.
 #pragma once
 
 #include <functional>

@@ -27,9 +27,9 @@ void not_built(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::S
 }  // namespace
 
 TORCH_LIBRARY_IMPL(gsa, CUDA, m) {
-  for (const char* name : {"select", "select_mask", "index_scores", "attend", "attend_backward", "sparse_attend",
-                           "sparse_attend_backward", "gate", "gate_backward", "indexer_kl",
-                           "indexer_kl_backward"}) {
+  for (const char* name :
+       {"select", "select_mask", "index_scores", "attend", "attend_backward", "sparse_attend",
+        "sparse_attend_backward", "gate", "gate_backward", "indexer_kl", "indexer_kl_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&not_built>());
   }
 }

@@ -29,9 +29,11 @@ BoundGate bind_gate(const char* op, const Tensor& x, const Tensor& z) {
   const at::IntArrayRef per_head = x.sizes().slice(0, static_cast<std::size_t>(x.dim() - 1));
   const bool head_wise = z.sizes() == per_head;
   if (!head_wise && z.sizes() != x.sizes()) {
-    bad_argument(op, "z", concat("shape ", to_string(x.sizes()), " or, one gate a head, ", to_string(per_head)),
+    bad_argument(op, "z",
+                 concat("shape ", to_string(x.sizes()), " or, one gate a head, ", to_string(per_head)),
                  to_string(z.sizes()));
   }
+  check_result(op, "x", x.sizes(), x.scalar_type());
   std::int64_t tokens = 1;
   for (std::int64_t i = 0; i < x.dim() - 2; ++i) tokens = checked_mul(tokens, x.size(i), op, "x");
   return {{.dtype = dtype,

@@ -1,5 +1,5 @@
-// indexer_kl and its backward pass on the CPU. A support given by thresholds is rebuilt a chunk of queries at a
-// time, as in sparse_attend.cc; one given by a mask, or all visible keys, runs in one piece.
+// indexer_kl and its backward pass on the CPU. A support given by thresholds is rebuilt a chunk of queries at
+// a time, as in sparse_attend.cc; one given by a mask, or all visible keys, runs in one piece.
 #include "kernels/indexer_kl/indexer_kl.h"
 
 #include <torch/library.h>
@@ -40,8 +40,8 @@ struct BoundKl {
 
 void check_support(const char* op, const KlTensors& tensors) {
   if (tensors.threshold.has_value() != tensors.tie_cut.has_value()) {
-    bad_argument(op, tensors.threshold ? "tie_cut" : "threshold", "threshold and tie_cut together, or neither",
-                 "None");
+    bad_argument(op, tensors.threshold ? "tie_cut" : "threshold",
+                 "threshold and tie_cut together, or neither", "None");
   }
   if (tensors.mask && tensors.threshold) {
     bad_argument(op, "threshold", "None beside a mask: one of them gives the support", "a tensor");
@@ -60,7 +60,8 @@ BoundKl bind_kl(const char* op, const KlTensors& tensors) {
     bad_argument(op, "index_q", concat(name_of(bound.attention.shape.dtype), ", the type of q"),
                  name_of(bound.indexer.dtype));
   }
-  bound.lse = bind_per_query(op, "lse", tensors.lse, bound.real(), bound.layout, {bound.attention.shape.heads});
+  bound.lse =
+      bind_per_query(op, "lse", tensors.lse, bound.real(), bound.layout, {bound.attention.shape.heads});
   bound.mask = bind_mask(op, tensors.mask, bound.layout, bound.parallel);
   if (tensors.threshold) {
     bound.threshold = bind_per_query(op, "threshold", *tensors.threshold, bound.real(), bound.layout);
@@ -92,21 +93,22 @@ void for_each_chunk(const char* op, const BoundKl& bound, const Run& run) {
   for (const Chunk& chunk : chunks) {
     const Mask mask = masks.of(chunk);
     const Indexer indexer = part_of(bound.indexer.view, chunk, shape.dtype);
-    gsa::select_mask({.dtype = shape.dtype,
-                      .indexer = indexer,
-                      .sequences = chunk.table.view(),
-                      .threshold = shifted(bound.threshold.const_data_ptr(), chunk.q_first, bound.real_size()),
-                      .tie_cut = bound.tie_cut.const_data_ptr<std::int32_t>() + chunk.q_first,
-                      .mask = mask},
-                     bound.parallel);
-    run(IndexerKlInputs{
-            .shape = shape,
-            .q = shifted(bound.attention.q.rows, chunk.q_first, shape.dtype),
-            .k = shifted(bound.attention.k.rows, chunk.k_first, shape.dtype),
-            .lse = shifted(bound.lse.const_data_ptr(), chunk.q_first * shape.heads, bound.real_size()),
-            .indexer = indexer,
-            .mask = mask,
-            .sequences = chunk.table.view()},
+    gsa::select_mask(
+        {.dtype = shape.dtype,
+         .indexer = indexer,
+         .sequences = chunk.table.view(),
+         .threshold = shifted(bound.threshold.const_data_ptr(), chunk.q_first, bound.real_size()),
+         .tie_cut = bound.tie_cut.const_data_ptr<std::int32_t>() + chunk.q_first,
+         .mask = mask},
+        bound.parallel);
+    run(IndexerKlInputs{.shape = shape,
+                        .q = shifted(bound.attention.q.rows, chunk.q_first, shape.dtype),
+                        .k = shifted(bound.attention.k.rows, chunk.k_first, shape.dtype),
+                        .lse = shifted(bound.lse.const_data_ptr(), chunk.q_first * shape.heads,
+                                       bound.real_size()),
+                        .indexer = indexer,
+                        .mask = mask,
+                        .sequences = chunk.table.view()},
         chunk);
   }
 }
@@ -115,31 +117,46 @@ Tensor2 indexer_kl_cpu(const Tensor& q, const Tensor& k, const Tensor& lse, cons
                        const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                        const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
                        std::optional<double> scale, double index_scale, std::string_view form,
-                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                       const OptTensor& q_position) {
   constexpr char op[] = "indexer_kl";
-  const BoundKl bound = bind_kl(op, {q, k, lse, {index_q, index_k, index_w, index_bias, index_scale, form},
-                                     mask, threshold, tie_cut, scale, {cu_seqlens_q, cu_seqlens_k, q_position}});
+  const BoundKl bound = bind_kl(op, {q,
+                                     k,
+                                     lse,
+                                     {index_q, index_k, index_w, index_bias, index_scale, form},
+                                     mask,
+                                     threshold,
+                                     tie_cut,
+                                     scale,
+                                     {cu_seqlens_q, cu_seqlens_k, q_position}});
   const Tensor loss = empty(op, "q", bound.layout.q_tokens, bound.real());
   const Tensor index_lse = empty(op, "q", bound.layout.q_tokens, bound.real());
   for_each_chunk(op, bound, [&](const IndexerKlInputs& inputs, const Chunk& chunk) {
-    gsa::indexer_kl(
-        {.in = inputs,
-         .loss = shifted(loss.mutable_data_ptr(), chunk.q_first, bound.real_size()),
-         .index_lse = shifted(index_lse.mutable_data_ptr(), chunk.q_first, bound.real_size())},
-        bound.parallel);
+    gsa::indexer_kl({.in = inputs,
+                     .loss = shifted(loss.mutable_data_ptr(), chunk.q_first, bound.real_size()),
+                     .index_lse = shifted(index_lse.mutable_data_ptr(), chunk.q_first, bound.real_size())},
+                    bound.parallel);
   });
   return {loss, index_lse};
 }
 
 Tensor4 indexer_kl_backward_cpu(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
                                 const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
-                                const OptTensor& index_bias, const OptTensor& mask, const OptTensor& threshold,
-                                const OptTensor& tie_cut, const Tensor& index_lse, std::optional<double> scale,
-                                double index_scale, std::string_view form, const OptTensor& cu_seqlens_q,
-                                const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+                                const OptTensor& index_bias, const OptTensor& mask,
+                                const OptTensor& threshold, const OptTensor& tie_cut, const Tensor& index_lse,
+                                std::optional<double> scale, double index_scale, std::string_view form,
+                                const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                const OptTensor& q_position) {
   constexpr char op[] = "indexer_kl_backward";
-  const BoundKl bound = bind_kl(op, {q, k, lse, {index_q, index_k, index_w, index_bias, index_scale, form},
-                                     mask, threshold, tie_cut, scale, {cu_seqlens_q, cu_seqlens_k, q_position}});
+  const BoundKl bound = bind_kl(op, {q,
+                                     k,
+                                     lse,
+                                     {index_q, index_k, index_w, index_bias, index_scale, form},
+                                     mask,
+                                     threshold,
+                                     tie_cut,
+                                     scale,
+                                     {cu_seqlens_q, cu_seqlens_k, q_position}});
   const Tensor weight = bind_per_query(op, "dloss", dloss, bound.real(), bound.layout);
   const Tensor bound_index_lse = bind_per_query(op, "index_lse", index_lse, bound.real(), bound.layout);
 

@@ -47,7 +47,8 @@ std::vector<std::int64_t> evenly(std::int64_t count, std::int64_t length) {
 }
 
 // The number of tokens in the leading dimensions, within what kernels can count.
-std::int64_t count_tokens(const char* op, const char* argument, const Tensor& tensor, std::int64_t token_dims) {
+std::int64_t count_tokens(const char* op, const char* argument, const Tensor& tensor,
+                          std::int64_t token_dims) {
   const std::int64_t tokens =
       token_dims == 1 ? tensor.size(0) : checked_mul(tensor.size(0), tensor.size(1), op, argument);
   check_range(op, argument, "a number of tokens", tokens, 0, kMaxTokens);
@@ -111,8 +112,8 @@ Sequences SequenceTable::view() const {
   return {static_cast<std::int64_t>(q_begin.size()) - 1, q_begin.data(), k_begin.data(), q_position.data()};
 }
 
-TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, const char* k_name, const Tensor& k,
-                        const LayoutTensors& tensors) {
+TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, const char* k_name,
+                        const Tensor& k, const LayoutTensors& tensors) {
   const std::int64_t token_dims = tensors.token_dims();
   const std::int64_t queries = count_tokens(op, q_name, q, token_dims);
   const std::int64_t keys = count_tokens(op, k_name, k, token_dims);

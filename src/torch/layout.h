@@ -39,10 +39,10 @@ struct TokenLayout {
   std::int64_t keys() const { return table.k_begin.back(); }
 };
 
-// Reads the layout off q and k, whose ranks are already checked, and checks it: monotone cu_seqlens that end at
-// the tensors' lengths, every query at a position that has a key, nothing beyond 31 bits.
-TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, const char* k_name, const Tensor& k,
-                        const LayoutTensors& tensors);
+// Reads the layout off q and k, whose ranks are already checked, and checks it: monotone cu_seqlens that end
+// at the tensors' lengths, every query at a position that has a key, nothing beyond 31 bits.
+TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, const char* k_name,
+                        const Tensor& k, const LayoutTensors& tensors);
 
 // {tokens..., tail...}
 Shape joined(const Shape& tokens, std::initializer_list<std::int64_t> tail);

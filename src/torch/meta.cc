@@ -1,5 +1,5 @@
-// Shapes and types of results without data, for torch.compile and meta tensors. Sizes may be symbolic, so only
-// ranks and devices are checked; the kernels check the rest when they run.
+// Shapes and types of results without data, for torch.compile and meta tensors. Sizes may be symbolic, so
+// only ranks and devices are checked; the kernels check the rest when they run.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -20,14 +20,17 @@ void check_rank(const char* op, const char* argument, const Tensor& tensor, std:
 
 struct Named {
   const char* name;
-  const Tensor& tensor;
+  Tensor tensor;  // undefined where an optional argument is absent
 };
 
-// A meta tensor among tensors with data has lost its data: the call cannot mean anything.
+Tensor tensor_of(const OptTensor& tensor) { return tensor.value_or(Tensor()); }
+
+// A meta tensor among tensors with data has lost its own: the call cannot mean anything. Layout tensors are
+// not listed, they stay on the CPU beside any device.
 void check_devices(const char* op, std::initializer_list<Named> tensors) {
   const Named& first = *tensors.begin();
   for (const Named& other : tensors) {
-    if (other.tensor.device() != first.tensor.device()) {
+    if (other.tensor.defined() && other.tensor.device() != first.tensor.device()) {
       bad_argument(op, other.name, concat("a tensor on ", first.tensor.device().str(), ", as ", first.name),
                    other.tensor.device().str());
     }
@@ -62,90 +65,101 @@ c10::SymInt row_width(const char* op, const Tensor& k, const OptTensor& cu_seqle
                       const std::optional<c10::SymInt>& max_keys) {
   if (!cu_seqlens_q) return k.sym_size(1);
   if (!max_keys) {
-    bad_argument(op, "max_keys", "a number: without data, cu_seqlens_k does not tell the longest sequence", "None");
+    bad_argument(op, "max_keys", "a number: without data, cu_seqlens_k does not tell the longest sequence",
+                 "None");
   }
   return *max_keys;
 }
 
 c10::SymInt mask_words(const c10::SymInt& keys) { return (keys + 31) / 32; }
 
-void check_indexer(const char* op, const Tensor& q, const Tensor& k, const Tensor& w, std::int64_t dims) {
+void check_indexer(const char* op, const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
+                   std::int64_t dims) {
   check_rank(op, "q", q, dims + 2);
   check_rank(op, "k", k, dims + 1);
   check_rank(op, "w", w, dims + 1);
-  check_devices(op, {{"q", q}, {"k", k}, {"w", w}});
+  check_devices(op, {{"q", q}, {"k", k}, {"w", w}, {"bias", tensor_of(bias)}});
 }
 
-void check_attention(const char* op, const Tensor& q, const Tensor& k, std::int64_t dims) {
+void check_attention(const char* op, const Tensor& q, const Tensor& k, const OptTensor& v,
+                     std::int64_t dims) {
   check_rank(op, "q", q, dims + 2);
   check_rank(op, "k", k, dims + 2);
-  check_devices(op, {{"q", q}, {"k", k}});
+  if (v) check_rank(op, "v", *v, dims + 2);
+  check_devices(op, {{"q", q}, {"k", k}, {"v", tensor_of(v)}});
 }
 
 void check_index(const char* op, const Tensor& q, const Tensor& index_q, const Tensor& index_k,
-                 const Tensor& index_w, std::int64_t dims) {
+                 const Tensor& index_w, const OptTensor& index_bias, std::int64_t dims) {
   check_rank(op, "index_q", index_q, dims + 2);
   check_rank(op, "index_k", index_k, dims + 1);
   check_rank(op, "index_w", index_w, dims + 1);
-  check_devices(op, {{"q", q}, {"index_q", index_q}, {"index_k", index_k}, {"index_w", index_w}});
+  check_devices(op, {{"q", q},
+                     {"index_q", index_q},
+                     {"index_k", index_k},
+                     {"index_w", index_w},
+                     {"index_bias", tensor_of(index_bias)}});
 }
 
-Tensor5 select_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor&, double, std::string_view,
-                    std::string_view, std::int64_t, std::int64_t, std::int64_t, const OptTensor&,
-                    const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&,
+Tensor5 select_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double,
+                    std::string_view, std::string_view, std::int64_t, std::int64_t, std::int64_t,
+                    const OptTensor&, const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&,
                     std::optional<c10::SymInt> max_keys) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_indexer("select", q, k, w, dims);
+  check_indexer("select", q, k, w, bias, dims);
   const SymShape tokens = tokens_of(q, dims);
   const c10::SymInt words = mask_words(row_width("select", k, cu_seqlens_q, max_keys));
-  return {empty(joined(tokens, words), q, at::kInt), empty(tokens, q, at::kInt), empty(tokens, q, real_type(q)),
-          empty(tokens, q, real_type(q)), empty(tokens, q, at::kInt)};
+  return {empty(joined(tokens, words), q, at::kInt), empty(tokens, q, at::kInt),
+          empty(tokens, q, real_type(q)), empty(tokens, q, real_type(q)), empty(tokens, q, at::kInt)};
 }
 
-Tensor select_mask_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor&, const Tensor&,
-                        const Tensor&, double, std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&,
-                        const OptTensor&, std::optional<c10::SymInt> max_keys) {
+Tensor select_mask_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
+                        const Tensor& threshold, const Tensor& tie_cut, double, std::string_view,
+                        const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&,
+                        std::optional<c10::SymInt> max_keys) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_indexer("select_mask", q, k, w, dims);
+  check_indexer("select_mask", q, k, w, bias, dims);
+  check_devices("select_mask", {{"q", q}, {"threshold", threshold}, {"tie_cut", tie_cut}});
   const c10::SymInt words = mask_words(row_width("select_mask", k, cu_seqlens_q, max_keys));
   return empty(joined(tokens_of(q, dims), words), q, at::kInt);
 }
 
-Tensor index_scores_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor&, double,
+Tensor index_scores_meta(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double,
                          std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&,
                          std::optional<c10::SymInt> max_keys) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_indexer("index_scores", q, k, w, dims);
+  check_indexer("index_scores", q, k, w, bias, dims);
   return empty(joined(tokens_of(q, dims), row_width("index_scores", k, cu_seqlens_q, max_keys)), q,
                real_type(q));
 }
 
-Tensor2 attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor&, std::optional<double>,
-                    const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+Tensor2 attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
+                    std::optional<double>, const OptTensor& cu_seqlens_q, const OptTensor&,
+                    const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_attention("attend", q, k, dims);
-  check_rank("attend", "v", v, dims + 2);
-  check_devices("attend", {{"q", q}, {"v", v}});
+  check_attention("attend", q, k, v, dims);
+  check_devices("attend", {{"q", q}, {"mask", tensor_of(mask)}});
   return {empty_as(q), empty(joined(tokens_of(q, dims), q.sym_size(-2)), q, real_type(q))};
 }
 
-Tensor3 attend_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor&,
-                             const Tensor&, const Tensor&, std::optional<double>, const OptTensor& cu_seqlens_q,
-                             const OptTensor&, const OptTensor&) {
-  check_attention("attend_backward", q, k, token_dims(cu_seqlens_q));
-  check_devices("attend_backward", {{"q", q}, {"v", v}});
+Tensor3 attend_backward_meta(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                             const OptTensor& mask, const Tensor& out, const Tensor& lse,
+                             std::optional<double>, const OptTensor& cu_seqlens_q, const OptTensor&,
+                             const OptTensor&) {
+  check_attention("attend_backward", q, k, v, token_dims(cu_seqlens_q));
+  check_devices("attend_backward",
+                {{"q", q}, {"dout", dout}, {"mask", tensor_of(mask)}, {"out", out}, {"lse", lse}});
   return {empty_as(q), empty_as(k), empty_as(v)};
 }
 
 Tensor6 sparse_attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
-                           const Tensor& index_k, const Tensor& index_w, const OptTensor&, std::optional<double>,
-                           double, std::string_view, std::string_view, std::int64_t, std::int64_t, std::int64_t,
-                           const OptTensor&, const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+                           const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
+                           std::optional<double>, double, std::string_view, std::string_view, std::int64_t,
+                           std::int64_t, std::int64_t, const OptTensor&, const OptTensor& cu_seqlens_q,
+                           const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_attention("sparse_attend", q, k, dims);
-  check_rank("sparse_attend", "v", v, dims + 2);
-  check_devices("sparse_attend", {{"q", q}, {"v", v}});
-  check_index("sparse_attend", q, index_q, index_k, index_w, dims);
+  check_attention("sparse_attend", q, k, v, dims);
+  check_index("sparse_attend", q, index_q, index_k, index_w, index_bias, dims);
   const SymShape tokens = tokens_of(q, dims);
   return {empty_as(q),
           empty(joined(tokens, q.sym_size(-2)), q, real_type(q)),
@@ -155,14 +169,18 @@ Tensor6 sparse_attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, co
           empty(tokens, q, at::kInt)};
 }
 
-Tensor3 sparse_attend_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v,
+Tensor3 sparse_attend_backward_meta(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
-                                    const OptTensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                    std::optional<double>, double, std::string_view, const OptTensor& cu_seqlens_q,
-                                    const OptTensor&, const OptTensor&) {
+                                    const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
+                                    const Tensor& threshold, const Tensor& tie_cut, std::optional<double>,
+                                    double, std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&,
+                                    const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_attention("sparse_attend_backward", q, k, dims);
-  check_index("sparse_attend_backward", q, index_q, index_k, index_w, dims);
+  check_attention("sparse_attend_backward", q, k, v, dims);
+  check_index("sparse_attend_backward", q, index_q, index_k, index_w, index_bias, dims);
+  check_devices(
+      "sparse_attend_backward",
+      {{"q", q}, {"dout", dout}, {"out", out}, {"lse", lse}, {"threshold", threshold}, {"tie_cut", tie_cut}});
   return {empty_as(q), empty_as(k), empty_as(v)};
 }
 
@@ -171,7 +189,8 @@ void check_gate(const char* op, const Tensor& x, const Tensor& z) {
     bad_argument(op, "x", "at least 2 dimensions [..., heads, d]", concat(x.dim(), " dimensions"));
   }
   if (z.dim() != x.dim() && z.dim() != x.dim() - 1) {
-    bad_argument(op, "z", concat(x.dim(), " or ", x.dim() - 1, " dimensions"), concat(z.dim(), " dimensions"));
+    bad_argument(op, "z", concat(x.dim(), " or ", x.dim() - 1, " dimensions"),
+                 concat(z.dim(), " dimensions"));
   }
   check_devices(op, {{"x", x}, {"z", z}});
 }
@@ -181,30 +200,45 @@ Tensor gate_meta(const Tensor& x, const Tensor& z) {
   return empty_as(x);
 }
 
-Tensor2 gate_backward_meta(const Tensor&, const Tensor& x, const Tensor& z) {
+Tensor2 gate_backward_meta(const Tensor& dy, const Tensor& x, const Tensor& z) {
   check_gate("gate_backward", x, z);
+  check_devices("gate_backward", {{"x", x}, {"dy", dy}});
   return {empty_as(x), empty_as(z)};
 }
 
-Tensor2 indexer_kl_meta(const Tensor& q, const Tensor& k, const Tensor&, const Tensor& index_q,
-                        const Tensor& index_k, const Tensor& index_w, const OptTensor&, const OptTensor&,
-                        const OptTensor&, const OptTensor&, std::optional<double>, double, std::string_view,
-                        const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+Tensor2 indexer_kl_meta(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
+                        const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
+                        const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
+                        std::optional<double>, double, std::string_view, const OptTensor& cu_seqlens_q,
+                        const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_attention("indexer_kl", q, k, dims);
-  check_index("indexer_kl", q, index_q, index_k, index_w, dims);
+  check_attention("indexer_kl", q, k, std::nullopt, dims);
+  check_index("indexer_kl", q, index_q, index_k, index_w, index_bias, dims);
+  check_devices("indexer_kl", {{"q", q},
+                               {"lse", lse},
+                               {"mask", tensor_of(mask)},
+                               {"threshold", tensor_of(threshold)},
+                               {"tie_cut", tensor_of(tie_cut)}});
   const SymShape tokens = tokens_of(q, dims);
   return {empty(tokens, q, real_type(q)), empty(tokens, q, real_type(q))};
 }
 
-Tensor4 indexer_kl_backward_meta(const Tensor&, const Tensor& q, const Tensor& k, const Tensor&,
+Tensor4 indexer_kl_backward_meta(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
                                  const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
-                                 const OptTensor& index_bias, const OptTensor&, const OptTensor&,
-                                 const OptTensor&, const Tensor&, std::optional<double>, double, std::string_view,
+                                 const OptTensor& index_bias, const OptTensor& mask,
+                                 const OptTensor& threshold, const OptTensor& tie_cut,
+                                 const Tensor& index_lse, std::optional<double>, double, std::string_view,
                                  const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
-  check_attention("indexer_kl_backward", q, k, dims);
-  check_index("indexer_kl_backward", q, index_q, index_k, index_w, dims);
+  check_attention("indexer_kl_backward", q, k, std::nullopt, dims);
+  check_index("indexer_kl_backward", q, index_q, index_k, index_w, index_bias, dims);
+  check_devices("indexer_kl_backward", {{"q", q},
+                                        {"dloss", dloss},
+                                        {"lse", lse},
+                                        {"mask", tensor_of(mask)},
+                                        {"threshold", tensor_of(threshold)},
+                                        {"tie_cut", tensor_of(tie_cut)},
+                                        {"index_lse", index_lse}});
   const c10::SymInt biases = index_bias ? index_q.sym_size(-2) : c10::SymInt(0);
   return {empty_as(index_q), empty_as(index_k), empty_as(index_w),
           empty({biases}, index_q, index_q.scalar_type())};

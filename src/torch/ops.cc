@@ -18,8 +18,8 @@ Selection select(const IndexerInputs& indexer, const BudgetOptions& budget, cons
 Tensor select_mask(const IndexerInputs& indexer, const Tensor& threshold, const Tensor& tie_cut,
                    const Layout& layout) {
   static const auto op = find_operator<binding::SelectMaskFn>("gsa::select_mask");
-  return op.call(indexer.q, indexer.k, indexer.w, indexer.bias, threshold, tie_cut, indexer.scale, indexer.form,
-                 layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position, std::nullopt);
+  return op.call(indexer.q, indexer.k, indexer.w, indexer.bias, threshold, tie_cut, indexer.scale,
+                 indexer.form, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position, std::nullopt);
 }
 
 Tensor index_scores(const IndexerInputs& indexer, const Layout& layout) {
@@ -37,7 +37,8 @@ Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTen
 }
 
 SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
-                              const BudgetOptions& budget, std::optional<double> scale, const Layout& layout) {
+                              const BudgetOptions& budget, std::optional<double> scale,
+                              const Layout& layout) {
   static const auto op = find_operator<binding::SparseAttendFn>("gsa::sparse_attend");
   auto [out, lse, k_t, variance, threshold, tie_cut] =
       op.call(q, k, v, indexer.q, indexer.k, indexer.w, indexer.bias, scale, indexer.scale, indexer.form,

@@ -71,17 +71,16 @@ Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTen
 
 // select and attend in chunks of queries: memory linear in the length, forward and backward (masks are
 // rebuilt from thresholds). Differentiable in q, k, v; the selection passes no gradient.
-SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v,
-                              const IndexerInputs& indexer, const BudgetOptions& budget,
-                              std::optional<double> scale = {}, const Layout& layout = {});
+SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
+                              const BudgetOptions& budget, std::optional<double> scale = {},
+                              const Layout& layout = {});
 
 // y = x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads] for one gate a head.
 Tensor gate(const Tensor& x, const Tensor& z);
 
 // Support: threshold and tie_cut of a selection, or a mask, or (neither) every visible key.
 KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const IndexerInputs& indexer,
-                  const OptTensor& mask = {}, const OptTensor& threshold = {},
-                  const OptTensor& tie_cut = {}, std::optional<double> scale = {},
-                  const Layout& layout = {});
+                  const OptTensor& mask = {}, const OptTensor& threshold = {}, const OptTensor& tie_cut = {},
+                  std::optional<double> scale = {}, const Layout& layout = {});
 
 }  // namespace gsa::ops

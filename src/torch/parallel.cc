@@ -11,7 +11,8 @@
 
 namespace gsa::binding {
 
-TorchParallel::TorchParallel() : workers_(at::in_parallel_region() ? 1 : std::max(1, at::get_num_threads())) {}
+TorchParallel::TorchParallel()
+    : workers_(at::in_parallel_region() ? 1 : std::max(1, at::get_num_threads())) {}
 
 void TorchParallel::run(std::int64_t tasks, const std::function<void(std::int64_t, int)>& body) const {
   TaskQueue queue(tasks, body);

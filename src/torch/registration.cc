@@ -3,8 +3,8 @@
 //
 // Shapes. B sequences, L queries and S keys each (L <= S), heads = n_h, key/value heads = n_kv (n_kv divides
 // n_h), head size d (1 .. 256); indexer heads H_I (1 .. 128), indexer head size d_I (1 .. 256).
-// Floating-point tensors of a call share one type: float32, bfloat16, float16 or float64. Real below is float32,
-// and float64 where the inputs are float64. Tensors may be strided; results are contiguous.
+// Floating-point tensors of a call share one type: float32, bfloat16, float16 or float64. Real below is
+// float32, and float64 where the inputs are float64. Tensors may be strided; results are contiguous.
 //
 //   q           [B, L, n_h, d]      k, v       [B, S, n_kv, d]
 //   index_q     [B, L, H_I, d_I]    index_k    [B, S, d_I]       (q, k of select, select_mask, index_scores)
@@ -12,18 +12,20 @@
 //   mask        int32 [B, L, ceil(S / 32)]: bit s % 32 of word s / 32 says that the query selects position s
 //   k_t         int32 [B, L]: how many positions a query selects
 //   variance    Real [B, L]: of the query's scores
-//   threshold   Real [B, L], tie_cut int32 [B, L]: position s is selected iff its score is above the threshold,
+//   threshold   Real [B, L], tie_cut int32 [B, L]: position s is selected iff its score is above the
+//   threshold,
 //               or equal to it with s <= tie_cut
 //   lse         Real [B, L, n_h]: log-sum-exp of a query's attention logits
 //   scale       factor of q.k, 1/sqrt(d) for None; of the indexer's q.k it is a plain number
 //   form        'sigmoid' or 'relu', budget 'inverse', 'proportional' or 'fixed'
-//   mean_variance   float64 or float32, one element: the running mean of variance; None or negative: not known
+//   mean_variance   float64 or float32, one element: the running mean of variance; None or negative: not
+//   known
 //
-// Layout. Without cu_seqlens, as above. With cu_seqlens_q and cu_seqlens_k (int64 or int32 [sequences + 1], on
-// the CPU), sequences are packed end to end and [B, L], [B, S] become one dimension [T] each. q_position (int64
-// or int32 [sequences], on the CPU) is the position of each sequence's first query; None: the last query stands
-// at the last key. A packed mask (or score matrix) is as wide as its longest sequence, or as max_keys, which
-// torch.compile needs to know the shape.
+// Layout. Without cu_seqlens, as above. With cu_seqlens_q and cu_seqlens_k (int64 or int32 [sequences + 1],
+// on the CPU), sequences are packed end to end and [B, L], [B, S] become one dimension [T] each. q_position
+// (int64 or int32 [sequences], on the CPU) is the position of each sequence's first query; None: the last
+// query stands at the last key. A packed mask (or score matrix) is as wide as its longest sequence, or as
+// max_keys, which torch.compile needs to know the shape.
 #include <torch/library.h>
 
 #include <string>
@@ -50,45 +52,50 @@ TORCH_LIBRARY(gsa, m) {
 
   // Which keys a query attends to. No gradient.
   define(concat("select(", kIndexer, "=None, *, ", kScores, ", ", kBudget, ", ", kLayout, ", ", kWidth,
-               ") -> (Tensor mask, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
+                ") -> (Tensor mask, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
   // The mask of select() again, bit for bit.
-  define(concat("select_mask(", kIndexer, ", Tensor threshold, Tensor tie_cut, *, ", kScores, ", ", kLayout, ", ",
-               kWidth, ") -> Tensor"));
-  // The scores that select() compares: Real [B, L, S], -inf where a key is not visible. Quadratic: for looking.
-  define(concat("index_scores(", kIndexer, "=None, *, ", kScores, ", ", kLayout, ", ", kWidth, ") -> Tensor"));
+  define(concat("select_mask(", kIndexer, ", Tensor threshold, Tensor tie_cut, *, ", kScores, ", ", kLayout,
+                ", ", kWidth, ") -> Tensor"));
+  // The scores that select() compares: Real [B, L, S], -inf where a key is not visible. Quadratic: for
+  // looking.
+  define(
+      concat("index_scores(", kIndexer, "=None, *, ", kScores, ", ", kLayout, ", ", kWidth, ") -> Tensor"));
 
   // Softmax attention over the mask, over all visible keys for None. Differentiable in q, k, v.
   define(concat("attend(Tensor q, Tensor k, Tensor v, Tensor? mask=None, *, float? scale=None, ", kLayout,
-               ") -> (Tensor out, Tensor lse)"));
+                ") -> (Tensor out, Tensor lse)"));
   // dout as out; out and lse as attend() returned them.
-  define(concat("attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor lse,",
-               " *, float? scale=None, ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+  define(concat(
+      "attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor lse,",
+      " *, float? scale=None, ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
 
-  // select and attend in chunks of queries; no mask is kept, so memory is linear in the length, in the backward
-  // pass too. Differentiable in q, k, v.
-  define(concat("sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
-               kIndexScores, ", ", kBudget, ", ", kLayout,
-               ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
+  // select and attend in chunks of queries; no mask is kept, so memory is linear in the length, in the
+  // backward pass too. Differentiable in q, k, v.
+  define(
+      concat("sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
+             kIndexScores, ", ", kBudget, ", ", kLayout,
+             ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
   define(concat("sparse_attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, ", kIndexTensors,
-               ", Tensor out, Tensor lse, Tensor threshold, Tensor tie_cut, *, float? scale=None, ", kIndexScores,
-               ", ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+                ", Tensor out, Tensor lse, Tensor threshold, Tensor tie_cut, *, float? scale=None, ",
+                kIndexScores, ", ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
 
   // x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads]: one gate a head. Differentiable in both.
   define("gate(Tensor x, Tensor z) -> Tensor");
   define("gate_backward(Tensor dy, Tensor x, Tensor z) -> (Tensor dx, Tensor dz)");
 
-  // KL(attention averaged over heads || softmax of the indexer's scores) for each query: loss and index_lse are
-  // Real [B, L]. The support is that of threshold and tie_cut (rebuilt chunk by chunk), or of mask, or (none of
-  // them) every visible key; lse is that of the attention over the same support. Differentiable in index_q,
-  // index_k, index_w, index_bias; the attention is a constant.
+  // KL(attention averaged over heads || softmax of the indexer's scores) for each query: loss and index_lse
+  // are Real [B, L]. The support is that of threshold and tie_cut (rebuilt chunk by chunk), or of mask, or
+  // (none of them) every visible key; lse is that of the attention over the same support. Differentiable in
+  // index_q, index_k, index_w, index_bias; the attention is a constant.
   define(concat("indexer_kl(Tensor q, Tensor k, Tensor lse, ", kIndexTensors, "=None, Tensor? mask=None, ",
-               "Tensor? threshold=None, Tensor? tie_cut=None, *, float? scale=None, ", kIndexScores, ", ", kLayout,
-               ") -> (Tensor loss, Tensor index_lse)"));
+                "Tensor? threshold=None, Tensor? tie_cut=None, *, float? scale=None, ", kIndexScores, ", ",
+                kLayout, ") -> (Tensor loss, Tensor index_lse)"));
   // dloss Real [B, L]. dindex_bias is [0] where there is no index_bias.
-  define(concat("indexer_kl_backward(Tensor dloss, Tensor q, Tensor k, Tensor lse, ", kIndexTensors,
-               ", Tensor? mask, Tensor? threshold, Tensor? tie_cut, Tensor index_lse, *, float? scale=None, ",
-               kIndexScores, ", ", kLayout,
-               ") -> (Tensor dindex_q, Tensor dindex_k, Tensor dindex_w, Tensor dindex_bias)"));
+  define(
+      concat("indexer_kl_backward(Tensor dloss, Tensor q, Tensor k, Tensor lse, ", kIndexTensors,
+             ", Tensor? mask, Tensor? threshold, Tensor? tie_cut, Tensor index_lse, *, float? scale=None, ",
+             kIndexScores, ", ", kLayout,
+             ") -> (Tensor dindex_q, Tensor dindex_k, Tensor dindex_w, Tensor dindex_bias)"));
 }
 
 }  // namespace gsa::binding

@@ -19,7 +19,8 @@ namespace {
 std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys) {
   if (!max_keys) return layout.longest_keys;
   if (layout.q_tokens.size() != 1) {
-    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are", concat(*max_keys));
+    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are",
+                 concat(*max_keys));
   }
   check_range(op, "max_keys", "at least the keys of the longest sequence,", *max_keys, layout.longest_keys,
               kMaxTokens);
@@ -40,12 +41,14 @@ Tensor5 select_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptT
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
   check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
   const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
+  const std::int64_t words = mask_words(row_width(op, layout, max_keys));
+  const Shape mask_shape = joined(layout.q_tokens, {words});
+  check_result(op, "q", mask_shape, at::kInt);
   const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
   const Budget bound_budget = bind_budget(op, {budget, k_base, k_min, k_max, mean_variance});
-  const std::int64_t words = mask_words(row_width(op, layout, max_keys));
 
   const at::ScalarType real = real_type(indexer.dtype);
-  const Tensor mask = empty(op, "q", joined(layout.q_tokens, {words}), at::kInt);
+  const Tensor mask = empty(op, "q", mask_shape, at::kInt);
   const Tensor k_t = empty(op, "q", layout.q_tokens, at::kInt);
   const Tensor variance = empty(op, "q", layout.q_tokens, real);
   const Tensor threshold = empty(op, "q", layout.q_tokens, real);
@@ -67,19 +70,21 @@ Tensor5 select_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptT
 
 Tensor select_mask_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
                        const Tensor& threshold, const Tensor& tie_cut, double scale, std::string_view form,
-                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k, const OptTensor& q_position,
-                       std::optional<std::int64_t> max_keys) {
+                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                       const OptTensor& q_position, std::optional<std::int64_t> max_keys) {
   constexpr char op[] = "select_mask";
   const IndexerTensors tensors{q, k, w, bias, scale, form};
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
   check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
   const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
+  const std::int64_t words = mask_words(row_width(op, layout, max_keys));
+  const Shape mask_shape = joined(layout.q_tokens, {words});
+  check_result(op, "q", mask_shape, at::kInt);
   const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
   const Tensor bound_threshold = bind_per_query(op, "threshold", threshold, real_type(indexer.dtype), layout);
   const Tensor bound_tie_cut = bind_per_query(op, "tie_cut", tie_cut, at::kInt, layout);
-  const std::int64_t words = mask_words(row_width(op, layout, max_keys));
 
-  const Tensor mask = empty(op, "q", joined(layout.q_tokens, {words}), at::kInt);
+  const Tensor mask = empty(op, "q", mask_shape, at::kInt);
   if (layout.queries() > 0) {
     gsa::select_mask({.dtype = indexer.dtype,
                       .indexer = indexer.view,
@@ -92,18 +97,21 @@ Tensor select_mask_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const 
   return mask;
 }
 
-Tensor index_scores_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
-                        std::string_view form, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                        const OptTensor& q_position, std::optional<std::int64_t> max_keys) {
+Tensor index_scores_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
+                        double scale, std::string_view form, const OptTensor& cu_seqlens_q,
+                        const OptTensor& cu_seqlens_k, const OptTensor& q_position,
+                        std::optional<std::int64_t> max_keys) {
   constexpr char op[] = "index_scores";
   const IndexerTensors tensors{q, k, w, bias, scale, form};
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
   check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
   const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
-  const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
   const std::int64_t width = row_width(op, layout, max_keys);
+  const Shape scores_shape = joined(layout.q_tokens, {width});
+  check_result(op, "q", scores_shape, real_type(dtype_of(op, "q", q)));
+  const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
 
-  const Tensor scores = empty(op, "q", joined(layout.q_tokens, {width}), real_type(indexer.dtype));
+  const Tensor scores = empty(op, "q", scores_shape, real_type(indexer.dtype));
   // Sequences differ in length when packed: what lies beyond one's own keys is not visible either.
   if (layout.q_tokens.size() == 1) scores.fill_(-std::numeric_limits<double>::infinity());
   if (layout.queries() > 0) {

@@ -1,5 +1,5 @@
-// The C++ types of the registered operators, for those who call them through the dispatcher. Schemas, with the
-// meaning of every argument, are in registration.cc.
+// The C++ types of the registered operators, for those who call them through the dispatcher. Schemas, with
+// the meaning of every argument, are in registration.cc.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,16 +19,17 @@ using Tensor4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Tensor5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensor6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-using SelectFn = Tensor5(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
-                         std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
-                         std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
-                         const OptTensor& cu_seqlens_k, const OptTensor& q_position,
-                         std::optional<c10::SymInt> max_keys);
+using SelectFn = Tensor5(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
+                         double scale, std::string_view form, std::string_view budget, std::int64_t k_base,
+                         std::int64_t k_min, std::int64_t k_max, const OptTensor& mean_variance,
+                         const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                         const OptTensor& q_position, std::optional<c10::SymInt> max_keys);
 
 using SelectMaskFn = Tensor(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
-                            const Tensor& threshold, const Tensor& tie_cut, double scale, std::string_view form,
-                            const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                            const OptTensor& q_position, std::optional<c10::SymInt> max_keys);
+                            const Tensor& threshold, const Tensor& tie_cut, double scale,
+                            std::string_view form, const OptTensor& cu_seqlens_q,
+                            const OptTensor& cu_seqlens_k, const OptTensor& q_position,
+                            std::optional<c10::SymInt> max_keys);
 
 using IndexScoresFn = Tensor(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
                              double scale, std::string_view form, const OptTensor& cu_seqlens_q,
@@ -73,10 +74,10 @@ using IndexerKlFn = Tensor2(const Tensor& q, const Tensor& k, const Tensor& lse,
 using IndexerKlBackwardFn = Tensor4(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
                                     const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                     const OptTensor& index_bias, const OptTensor& mask,
-                                    const OptTensor& threshold, const OptTensor& tie_cut, const Tensor& index_lse,
-                                    std::optional<double> scale, double index_scale, std::string_view form,
-                                    const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                                    const OptTensor& q_position);
+                                    const OptTensor& threshold, const OptTensor& tie_cut,
+                                    const Tensor& index_lse, std::optional<double> scale, double index_scale,
+                                    std::string_view form, const OptTensor& cu_seqlens_q,
+                                    const OptTensor& cu_seqlens_k, const OptTensor& q_position);
 
 // The registered operator of this name, "gsa::attend".
 template <typename Fn>

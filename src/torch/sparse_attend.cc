@@ -1,5 +1,5 @@
-// select and attend together on the CPU, a chunk of queries at a time: the mask of one chunk is all that exists
-// of the selection, and the backward pass rebuilds it from thresholds.
+// select and attend together on the CPU, a chunk of queries at a time: the mask of one chunk is all that
+// exists of the selection, and the backward pass rebuilds it from thresholds.
 #include <torch/library.h>
 
 #include "gsa/error.h"
@@ -15,15 +15,16 @@ namespace {
 
 void check_same_type(const char* op, const BoundAttention& attention, const BoundIndexer& indexer) {
   if (indexer.dtype != attention.shape.dtype) {
-    bad_argument(op, "index_q", concat(name_of(attention.shape.dtype), ", the type of q"), name_of(indexer.dtype));
+    bad_argument(op, "index_q", concat(name_of(attention.shape.dtype), ", the type of q"),
+                 name_of(indexer.dtype));
   }
 }
 
 Tensor6 sparse_attend_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                           const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                           std::optional<double> scale, double index_scale, std::string_view form,
-                          std::string_view budget, std::int64_t k_base, std::int64_t k_min, std::int64_t k_max,
-                          const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
+                          std::string_view budget, std::int64_t k_base, std::int64_t k_min,
+                          std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
                           const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
   constexpr char op[] = "sparse_attend";
   const IndexerTensors index_tensors{index_q, index_k, index_w, index_bias, index_scale, form};
@@ -78,9 +79,10 @@ Tensor6 sparse_attend_cpu(const Tensor& q, const Tensor& k, const Tensor& v, con
 Tensor3 sparse_attend_backward_cpu(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                    const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                    const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
-                                   const Tensor& threshold, const Tensor& tie_cut, std::optional<double> scale,
-                                   double index_scale, std::string_view form, const OptTensor& cu_seqlens_q,
-                                   const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+                                   const Tensor& threshold, const Tensor& tie_cut,
+                                   std::optional<double> scale, double index_scale, std::string_view form,
+                                   const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                   const OptTensor& q_position) {
   constexpr char op[] = "sparse_attend_backward";
   const IndexerTensors index_tensors{index_q, index_k, index_w, index_bias, index_scale, form};
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
@@ -118,20 +120,19 @@ Tensor3 sparse_attend_backward_cpu(const Tensor& dout, const Tensor& q, const Te
                       .tie_cut = bound_tie_cut.const_data_ptr<std::int32_t>() + chunk.q_first,
                       .mask = mask},
                      parallel);
-    gsa::attend_backward(
-        {.shape = shape,
-         .q = shifted(attention.q.rows, chunk.q_first, shape.dtype),
-         .k = shifted(attention.k.rows, chunk.k_first, shape.dtype),
-         .v = shifted(attention.v.rows, chunk.k_first, shape.dtype),
-         .mask = mask,
-         .sequences = chunk.table.view(),
-         .out = shifted(bound_out.rows, chunk.q_first, shape.dtype),
-         .lse = shifted(bound_lse.const_data_ptr(), chunk.q_first * shape.heads, real_size),
-         .dout = shifted(bound_dout.rows, chunk.q_first, shape.dtype),
-         .dq = shifted(dq_rows, chunk.q_first, shape.dtype),
-         .dk = shifted(dk.mutable_data_ptr(), chunk.k_first * key_elements, real_size),
-         .dv = shifted(dv.mutable_data_ptr(), chunk.k_first * key_elements, real_size)},
-        parallel);
+    gsa::attend_backward({.shape = shape,
+                          .q = shifted(attention.q.rows, chunk.q_first, shape.dtype),
+                          .k = shifted(attention.k.rows, chunk.k_first, shape.dtype),
+                          .v = shifted(attention.v.rows, chunk.k_first, shape.dtype),
+                          .mask = mask,
+                          .sequences = chunk.table.view(),
+                          .out = shifted(bound_out.rows, chunk.q_first, shape.dtype),
+                          .lse = shifted(bound_lse.const_data_ptr(), chunk.q_first * shape.heads, real_size),
+                          .dout = shifted(bound_dout.rows, chunk.q_first, shape.dtype),
+                          .dq = shifted(dq_rows, chunk.q_first, shape.dtype),
+                          .dk = shifted(dk.mutable_data_ptr(), chunk.k_first * key_elements, real_size),
+                          .dv = shifted(dv.mutable_data_ptr(), chunk.k_first * key_elements, real_size)},
+                         parallel);
   }
   return {dq, dk.to(k.scalar_type()), dv.to(v.scalar_type())};
 }

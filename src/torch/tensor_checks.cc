@@ -26,7 +26,8 @@ DType dtype_of(const char* op, const char* argument, const Tensor& tensor) {
     case at::kHalf:
       return DType::f16;
     default:
-      bad_argument(op, argument, "float32, bfloat16, float16 or float64", c10::toString(tensor.scalar_type()));
+      bad_argument(op, argument, "float32, bfloat16, float16 or float64",
+                   c10::toString(tensor.scalar_type()));
   }
 }
 
@@ -88,7 +89,7 @@ void check_finite(const char* op, const char* argument, double value) {
   if (!std::isfinite(value)) bad_argument(op, argument, "a finite number", concat(value));
 }
 
-Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type) {
+void check_result(const char* op, const char* argument, at::IntArrayRef shape, at::ScalarType type) {
   std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(type));
   bool any = true;
   for (const std::int64_t size : shape) any = any && size != 0;
@@ -97,6 +98,10 @@ Tensor empty(const char* op, const char* argument, const Shape& shape, at::Scala
     bad_argument(op, argument, concat("a size whose result takes at most ", kMaxBytes, " bytes"),
                  concat("a result of shape ", to_string(shape), ", ", bytes, " bytes"));
   }
+}
+
+Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type) {
+  check_result(op, argument, shape, type);
   return at::empty(shape, at::TensorOptions().dtype(type));
 }
 

@@ -1,5 +1,5 @@
-// Checks on single tensors and numbers. Every complaint is a gsa::Error that names the operator, the argument,
-// what was expected and what came.
+// Checks on single tensors and numbers. Every complaint is a gsa::Error that names the operator, the
+// argument, what was expected and what came.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,7 +39,8 @@ void check_device(const char* op, const char* argument, const Tensor& tensor);
 void check_type(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type);
 
 // names is the shape as the user knows it, "[B, L, heads, d]".
-void check_rank(const char* op, const char* argument, const Tensor& tensor, std::int64_t rank, const char* names);
+void check_rank(const char* op, const char* argument, const Tensor& tensor, std::int64_t rank,
+                const char* names);
 
 void check_shape(const char* op, const char* argument, const Tensor& tensor, const Shape& shape);
 
@@ -52,7 +53,10 @@ void check_range(const char* op, const char* argument, const char* what, std::in
 
 void check_finite(const char* op, const char* argument, double value);
 
-// Allocates a result after checking that its size is sane; argument is the one to blame for the size.
+// The size of a result is sane; argument is the one to blame for it. Also called before inputs are copied.
+void check_result(const char* op, const char* argument, at::IntArrayRef shape, at::ScalarType type);
+
+// Allocates a result after this check.
 Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type);
 Tensor zeros(const char* op, const char* argument, const Shape& shape, at::ScalarType type);
 

@@ -71,6 +71,10 @@ HWY_INLINE std::uint16_t bf16_from_float(float value) {
   return static_cast<std::uint16_t>(value == value ? rounded : quiet);
 }
 
+// Conversions from and to float16 run on whole vectors.
+using HalfTag = hn::CappedTag<float, 16>;
+constexpr std::int64_t kHalfLanes = static_cast<std::int64_t>(hn::MaxLanes(HalfTag()));
+
 // dst[0..size) = scale * src[0..size), dst[size..padded) = 0. dst is aligned scratch.
 template <typename T>
 HWY_INLINE void load_row(T* HWY_RESTRICT dst, const void* src, DType type, std::int64_t size, T scale) {
@@ -92,14 +96,14 @@ HWY_INLINE void load_row(T* HWY_RESTRICT dst, const void* src, DType type, std::
     }
     case DType::f16: {
       const hwy::float16_t* s = static_cast<const hwy::float16_t*>(src);
-      const hn::FixedTag<float, 4> d;
-      const hn::Rebind<hwy::float16_t, decltype(d)> d16;
-      HWY_ALIGN float part[4];
-      for (std::int64_t i = 0; i < size; i += 4) {
-        const std::int64_t count = size - i < 4 ? size - i : 4;
-        HWY_ALIGN hwy::float16_t raw[4] = {};
-        std::memcpy(raw, s + i, static_cast<std::size_t>(count) * sizeof(raw[0]));
-        hn::Store(hn::PromoteTo(d, hn::Load(d16, raw)), d, part);
+      for (std::int64_t i = 0; i < size; i += kHalfLanes) {
+        const std::int64_t count = size - i < kHalfLanes ? size - i : kHalfLanes;
+        hwy::float16_t raw[kHalfLanes] = {};
+        if (count < kHalfLanes) std::memcpy(raw, s + i, static_cast<std::size_t>(count) * sizeof(raw[0]));
+        float part[kHalfLanes];
+        hn::StoreU(hn::PromoteTo(HalfTag(), hn::LoadU(hn::Rebind<hwy::float16_t, HalfTag>(),
+                                                      count < kHalfLanes ? raw : s + i)),
+                   HalfTag(), part);
         for (std::int64_t j = 0; j < count; ++j) dst[i + j] = scale * static_cast<T>(part[j]);
       }
       break;
@@ -136,15 +140,19 @@ HWY_INLINE void store_row(void* dst, DType type, const T* HWY_RESTRICT src, std:
     }
     case DType::f16: {
       hwy::float16_t* out = static_cast<hwy::float16_t*>(dst);
-      const hn::FixedTag<float, 4> d;
-      const hn::Rebind<hwy::float16_t, decltype(d)> d16;
-      for (std::int64_t i = 0; i < size; i += 4) {
-        const std::int64_t count = size - i < 4 ? size - i : 4;
-        HWY_ALIGN float part[4] = {};
+      const hn::Rebind<hwy::float16_t, HalfTag> d16;
+      for (std::int64_t i = 0; i < size; i += kHalfLanes) {
+        const std::int64_t count = size - i < kHalfLanes ? size - i : kHalfLanes;
+        float part[kHalfLanes] = {};
         for (std::int64_t j = 0; j < count; ++j) part[j] = static_cast<float>(scale * src[i + j]);
-        HWY_ALIGN hwy::float16_t raw[4];
-        hn::Store(hn::DemoteTo(d16, hn::Load(d, part)), d16, raw);
-        std::memcpy(out + i, raw, static_cast<std::size_t>(count) * sizeof(raw[0]));
+        const auto half = hn::DemoteTo(d16, hn::LoadU(HalfTag(), part));
+        if (count == kHalfLanes) {
+          hn::StoreU(half, d16, out + i);
+        } else {
+          hwy::float16_t raw[kHalfLanes];
+          hn::StoreU(half, d16, raw);
+          std::memcpy(out + i, raw, static_cast<std::size_t>(count) * sizeof(raw[0]));
+        }
       }
       break;
     }
