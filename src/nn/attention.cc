@@ -151,6 +151,19 @@ ops::IndexerInputs without_gradient(ops::IndexerInputs inputs) {
   return inputs;
 }
 
+// Over which keys the indexer's loss runs; all absent: every visible one.
+struct Support {
+  ops::OptTensor mask, threshold, tie_cut;
+};
+
+Support support_of(const Group& group, const ops::IndexerInputs& inputs, const Tensor& threshold,
+                   const Tensor& tie_cut, bool has_temperature, const ops::Layout& layout) {
+  if (!group.sparse) return {};
+  if (!has_temperature) return {{}, threshold, tie_cut};
+  // A threshold speaks of the scores that were selected by, and the loss sees others: their mask then.
+  return {ops::select_mask(without_gradient(inputs), threshold, tie_cut, layout), {}, {}};
+}
+
 GroupResult attend_group(const Group& group, const GroupInputs& all, const Indexer& indexer, Phase phase,
                          const ForwardOptions& options) {
   const Tensor q = group.take(all.q), k = group.take(all.k), v = group.take(all.v);
@@ -175,10 +188,11 @@ GroupResult attend_group(const Group& group, const GroupInputs& all, const Index
   }
 
   if (options.want_kl) {
+    const Support support =
+        support_of(group, *inputs, threshold, tie_cut, indexer->has_temperature(), layout);
     // The target is a constant: neither q nor k learns from it.
-    const auto support = [&](const Tensor& x) { return group.sparse ? ops::OptTensor(x) : std::nullopt; };
-    result.kl = ops::indexer_kl(q.detach(), k.detach(), lse, indexer->at_temperature(*inputs), {},
-                                support(threshold), support(tie_cut), {}, layout)
+    result.kl = ops::indexer_kl(q.detach(), k.detach(), lse, indexer->at_temperature(*inputs), support.mask,
+                                support.threshold, support.tie_cut, {}, layout)
                     .loss;
   }
 
@@ -251,6 +265,7 @@ GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config
 
 Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) const {
   const Phase phase = options.phase.value_or(config_.sparse ? Phase::sparse : Phase::dense);
+  name_of(phase);  // refuses what is no phase
   if (phase != Phase::dense && !config_.sparse) {
     bad_argument(kOp, "phase", "dense for a layer without an indexer", name_of(phase));
   }

@@ -24,7 +24,9 @@ class IndexerImpl : public torch::nn::Module {
   // h [T, d_model], positions [T] -> inputs of the operators, packed.
   ops::IndexerInputs project(const at::Tensor& h, const at::Tensor& positions);
 
-  // The same scores divided by the temperature, for the loss alone.
+  // The same scores divided by the temperature, for the loss alone; where there is none, the inputs as they
+  // are.
+  bool has_temperature() const { return config_.temperature.learned || config_.temperature.value != 1; }
   ops::IndexerInputs at_temperature(ops::IndexerInputs inputs) const;
 
   // The budget, with the running mean of the variance as it stands (a copy: a later update leaves it alone).

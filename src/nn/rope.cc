@@ -41,7 +41,7 @@ Rope::Rope(std::int64_t size, const RopeConfig& config, bool with_attention_fact
 }
 
 RopeTables Rope::tables(const at::Tensor& positions, at::ScalarType dtype) const {
-  // Angles in float64: at position 131,071 a float32 angle would be off by up to 2^-8 radians.
+  // Angles in float64: at position 131,071 a float32 angle would be off by some 2^-8 radians.
   const at::Tensor frequencies =
       torch::tensor(at::ArrayRef<double>(frequencies_), torch::kFloat64).to(positions.device());
   const at::Tensor angles = positions.to(torch::kFloat64).unsqueeze(1) * frequencies;

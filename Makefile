@@ -1,0 +1,120 @@
+# The front door. `make help` lists the targets; CMake, ctest and the scripts in tools/ do the work.
+#
+#   PYTHON=/path/python3   use the torch that this interpreter has, instead of making .venv
+#   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
+#   ARGS="..."             handed to ctest (test), pytest (pytest) or the benchmark (bench)
+#   JOBS=n                 compiler processes, default: one a core
+#   PACKAGES="..."         Debian packages for deps
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PRESET ?= release
+JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+
+ifdef PYTHON
+  INTERPRETER := $(shell command -v $(PYTHON) || echo $(PYTHON))
+else
+  INTERPRETER := $(CURDIR)/.venv/bin/python
+endif
+
+.PHONY: help
+help: ## list the targets (default)
+	@echo "usage: make [PYTHON=/path/python3] <target>"
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+# ---- Set-up
+
+.PHONY: packages setup configure build
+packages:
+	@tools/setup_system.sh $(if $(PYTHON),,--venv)
+
+setup: packages ## install what is missing: system packages (apt as root), .venv with torch
+	@tools/setup_python.sh $(if $(PYTHON),$(INTERPRETER))
+
+# CMake runs by itself when its own files change; here it runs when the interpreter or the environment does.
+configure: setup
+	@key="$(INTERPRETER) $$(cat .venv/.requirements.sha256 2>/dev/null || true)"; \
+	if [ ! -e $(BUILD)/build.ninja ] || [ "$$key" != "$$(cat $(BUILD)/.configured 2>/dev/null)" ]; then \
+	  cmake --preset $(PRESET) -DGSA_PYTHON=$(INTERPRETER); \
+	  echo "$$key" >$(BUILD)/.configured; \
+	fi
+
+build: configure ## build everything
+	@cmake --build --preset $(PRESET) -j $(JOBS)
+
+.PHONY: deps
+deps: ## unpack libraries into .deps without root, also for a machine that is cut off (PACKAGES="...")
+	@tools/fetch_deps.sh $(PACKAGES)
+
+# ---- Tests and checks
+
+.PHONY: test pytest sanitize format format-check
+test: build ## set up, build, run every test (ARGS="-R kernels" for one suite)
+	@rm -rf $(BUILD)/reports
+	@status=0; ctest --preset $(PRESET) $(ARGS) || status=1; \
+	$(INTERPRETER) tools/test_summary.py $(BUILD) || status=1; \
+	if [ $$status = 0 ]; then echo "make test: all passed"; else echo "make test: FAILED, see above"; fi; \
+	exit $$status
+
+pytest: build ## the Python tests alone (ARGS="-k name")
+	@GSA_LIBRARY=$(BUILD)/libgsa.so PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}.deps/python" \
+	  $(INTERPRETER) -m pytest -p no:cacheprovider tests/torch $(ARGS)
+
+sanitize: packages ## the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
+	@cmake --build --preset sanitize -j $(JOBS)
+	@ctest --preset sanitize
+	@echo "make sanitize: clean"
+
+format: ## rewrite the sources with clang-format
+	@tools/format.sh fix
+
+format-check: ## say which sources are not formatted
+	@tools/format.sh check
+
+# ---- Programs
+
+.PHONY: example bench
+example: build ## run the examples
+	@for source in examples/*.cc; do \
+	  name=$$(basename $$source .cc); echo "== $$name"; $(BUILD)/example_$$name; \
+	done
+
+bench: configure ## measure speed against torch, JSON under build/ (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench
+	@$(BUILD)/gsa_bench $(ARGS)
+
+# ---- CUDA: compiled for Hopper wherever nvcc is, no GPU needed
+
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+NVCC_FLAGS := -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc \
+  -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIC
+CUDA_SOURCES := $(shell find src/kernels -name '*.cu' | sort)
+CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=build/cuda/%.o)
+
+.PHONY: cuda
+ifeq ($(NVCC),)
+cuda:
+	@echo "make cuda: nvcc not found, neither in PATH nor in /usr/local/cuda/bin" >&2; exit 1
+else ifeq ($(CUDA_SOURCES),)
+cuda:
+	@echo "make cuda: there are no CUDA sources under src/kernels yet"
+else
+cuda: $(CUDA_OBJECTS) ## compile the CUDA sources for sm_90a (needs nvcc, no GPU)
+	@echo "make cuda: $(words $(CUDA_OBJECTS)) objects in build/cuda"
+endif
+
+build/cuda/%.o: %.cu
+	@mkdir -p $(@D)
+	@echo "nvcc $<"
+	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+
+-include $(CUDA_OBJECTS:.o=.d)
+
+.PHONY: clean
+clean: ## remove build/ (.venv and .deps stay)
+	@rm -rf build

@@ -1,0 +1,222 @@
+#include "report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "gsa/error.h"
+#include "gsa/version.h"
+
+namespace gsa::bench {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr char kNone[] = "-";
+
+std::string format(const char* pattern, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, pattern, value);
+  return text;
+}
+
+// Three or four digits that count.
+std::string duration(double seconds) {
+  const auto [value, unit] = seconds >= 1      ? std::pair(seconds, "s")
+                             : seconds >= 1e-3 ? std::pair(seconds * 1e3, "ms")
+                                               : std::pair(seconds * 1e6, "us");
+  return concat(format(value >= 100 ? "%.0f" : value >= 10 ? "%.1f" : "%.2f", value), " ", unit);
+}
+
+// To a width in characters; text is UTF-8.
+std::string padded(const std::string& text, std::size_t width, bool left) {
+  const auto starts_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  const auto length = static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
+  const std::string space(length < width ? width - length : 0, ' ');
+  return left ? text + space : space + text;
+}
+
+struct Cell {
+  std::string text;
+  std::size_t width;
+  bool left = false;
+};
+
+std::string line(const std::vector<Cell>& cells) {
+  std::string text;
+  for (const Cell& cell : cells)
+    text += (text.empty() ? "" : "  ") + padded(cell.text, cell.width, cell.left);
+  return text;
+}
+
+// One order of columns for headings and rows.
+struct Columns {
+  std::string name, shape, union_over_k, first, second, total, gflops, floor, gap, torch, speedup, runs,
+      memory;
+};
+
+std::string table_line(Kind kind, const Columns& c) {
+  std::vector<Cell> cells = {{c.name, 24, true}, {c.shape, 11}};
+  if (kind != Kind::decode) cells.push_back({c.union_over_k, 7});
+  if (kind != Kind::layer) {
+    cells.push_back({c.first, 8});
+    cells.push_back({c.second, 8});
+  }
+  cells.insert(cells.end(), {{c.total, 8}, {c.gflops, 6}, {c.floor, 8}, {c.gap, 5}});
+  if (kind == Kind::layer) {
+    cells.push_back({c.memory, 9});
+  } else {
+    cells.push_back({c.torch, 8});
+    cells.push_back({c.speedup, 7});
+  }
+  cells.push_back({c.runs, 7});
+  return line(cells);
+}
+
+const char* title(Kind kind) {
+  switch (kind) {
+    case Kind::prefill:
+      return "Prefill: a whole sequence, forward";
+    case Kind::train:
+      return "Training: a whole sequence, forward and backward";
+    case Kind::decode:
+      return "Decoding: one query against a cache (caches of the processor flushed before each run)";
+    case Kind::layer:
+      return "Memory: one layer's attention stage, forward";
+  }
+  return "";
+}
+
+json seconds_of(const Samples& samples) {
+  return {{"median_s", samples.median()}, {"samples_s", samples.seconds}};
+}
+
+json json_of(const std::vector<Timed>& list) {
+  json object = json::object();
+  for (const Timed& timed : list) object[timed.name] = seconds_of(timed.samples);
+  return object;
+}
+
+json json_of(const Machine& machine) {
+  return {{"cpu", machine.cpu},
+          {"cores", machine.cores},
+          {"threads", machine.threads},
+          {"simd", machine.simd},
+          {"torch_simd", machine.torch_simd},
+          {"torch", machine.torch_version},
+          {"gemm_fp32_gflops", machine.gemm_fp32 * 1e-9},
+          {"gemm_bf16_gflops", machine.gemm_bf16 * 1e-9},
+          {"sigmoids_g_per_s", machine.sigmoids * 1e-9},
+          {"read_gb_per_s", machine.read_bytes * 1e-9}};
+}
+
+json json_of(const Result& result, const Machine& machine) {
+  const Case& what = result.what;
+  const double total = result.total.median(), floor = result.work.floor_seconds(machine);
+  json object = {{"name", what.name},
+                 {"kind", name_of(what.kind)},
+                 {"queries", what.queries},
+                 {"keys", what.keys},
+                 {"type", type_name(what.type)},
+                 {"inputs", name_of(what.pattern)},
+                 {"stages", json_of(result.stages)},
+                 {"total", seconds_of(result.total)},
+                 {"gflop", result.work.flops() * 1e-9},
+                 {"gflops", result.work.flops() / total * 1e-9},
+                 {"floor_s", floor},
+                 {"gap", total / floor},
+                 {"torch", json_of(result.torch)}};
+  if (result.union_over_k) object["union_over_k"] = *result.union_over_k;
+  if (const Timed* torch = result.fastest_torch()) {
+    object["torch_fastest"] = torch->name;
+    object["speedup"] = torch->samples.median() / total;
+  }
+  if (result.peak_bytes) {
+    object["peak_bytes"] = *result.peak_bytes;
+    object["peak_includes_earlier_cases"] = result.peak_is_of_run;
+  }
+  return object;
+}
+
+}  // namespace
+
+std::string heading(const Machine& m) {
+  return concat("gsa ", GSA_VERSION, " on ", m.cpu, ", ", m.cores, " cores, ", m.threads, " threads | ",
+                m.simd, " (torch ", m.torch_version, ": ", m.torch_simd, ")\n", "measured now: GEMM ",
+                format("%.0f", m.gemm_fp32 * 1e-9), " GFLOPS fp32, ", format("%.0f", m.gemm_bf16 * 1e-9),
+                " bf16 | sigmoid ", format("%.2f", m.sigmoids * 1e-9), " G/s | memory read ",
+                format("%.1f", m.read_bytes * 1e-9), " GB/s\n", kHeads, "/", kKvHeads, " heads of ",
+                kHeadSize, ", indexer ", kIndexerHeads, " heads of ", kIndexerHeadSize, ", k = ", kSelected,
+                " | medians; torch = dense scaled_dot_product_attention | gap = total / floor");
+}
+
+std::string table_head(Kind kind) {
+  const bool train = kind == Kind::train;
+  const Columns names{.name = "case",
+                      .shape = "q × keys",
+                      .union_over_k = "union/k",
+                      .first = train ? "forward" : "select",
+                      .second = train ? "backward" : "attend",
+                      .total = "total",
+                      .gflops = "GFLOPS",
+                      .floor = "floor",
+                      .gap = "gap",
+                      .torch = "torch",
+                      .speedup = "× torch",
+                      .runs = "runs",
+                      .memory = "peak mem."};
+  return concat("\n", title(kind), "\n", table_line(kind, names));
+}
+
+std::string table_row(const Result& result, const Machine& machine) {
+  const Case& what = result.what;
+  const double total = result.total.median(), floor = result.work.floor_seconds(machine);
+  const Timed* torch = result.fastest_torch();
+  const auto stage = [&result](std::size_t i) {
+    return i < result.stages.size() ? duration(result.stages[i].samples.median()) : kNone;
+  };
+  std::string runs = concat(result.total.seconds.size());
+  if (torch != nullptr) runs += concat("/", torch->samples.seconds.size());
+  std::string memory = kNone;
+  if (result.peak_bytes) {
+    memory = concat(result.peak_is_of_run ? "≤ " : "",
+                    format("%.2f GB", static_cast<double>(*result.peak_bytes) * 1e-9));
+  }
+  return table_line(what.kind,
+                    {.name = what.name,
+                     .shape = concat(short_length(what.queries), " × ", short_length(what.keys)),
+                     .union_over_k = result.union_over_k ? format("%.2f", *result.union_over_k) : kNone,
+                     .first = stage(0),
+                     .second = stage(1),
+                     .total = duration(total),
+                     .gflops = format("%.1f", result.work.flops() / total * 1e-9),
+                     .floor = duration(floor),
+                     .gap = format("%.2f", total / floor),
+                     .torch = torch != nullptr ? duration(torch->samples.median()) : kNone,
+                     .speedup = torch != nullptr ? format("%.2f", torch->samples.median() / total) : kNone,
+                     .runs = runs,
+                     .memory = memory});
+}
+
+void write_json(const std::string& path, const Machine& machine, const std::vector<Result>& results) {
+  json cases = json::array();
+  for (const Result& result : results) cases.push_back(json_of(result, machine));
+  const json document = {{"gsa", GSA_VERSION},
+                         {"machine", json_of(machine)},
+                         {"shape",
+                          {{"heads", kHeads},
+                           {"kv_heads", kKvHeads},
+                           {"head_size", kHeadSize},
+                           {"indexer_heads", kIndexerHeads},
+                           {"indexer_head_size", kIndexerHeadSize},
+                           {"k", kSelected},
+                           {"rho", kRho}}},
+                         {"cases", cases}};
+  std::ofstream file(path);
+  file << document.dump(2) << "\n" << std::flush;
+  if (!file) throw Error(concat("--json: cannot write ", path));
+}
+
+}  // namespace gsa::bench

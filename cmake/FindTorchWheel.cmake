@@ -1,0 +1,37 @@
+# Makes the imported target gsa::torch from the torch that ${GSA_PYTHON} imports.
+#
+# find_package(Torch) is not used: with a CUDA wheel it demands the CUDA toolkit, which our C++ does not need.
+
+set(GSA_TORCH_OLDEST 2.11)
+
+execute_process(
+  COMMAND "${GSA_PYTHON}" "${PROJECT_SOURCE_DIR}/tools/torch_config.py"
+  OUTPUT_VARIABLE torch_config ERROR_VARIABLE torch_error RESULT_VARIABLE torch_result
+  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
+if(NOT torch_result EQUAL 0)
+  message(FATAL_ERROR "No usable torch in GSA_PYTHON=${GSA_PYTHON}\n${torch_error}\n"
+                      "`make setup` makes an environment with torch; `make PYTHON=/path/to/python3 test` uses yours.")
+endif()
+
+foreach(key version include_dirs libraries openmp cxx11_abi)
+  if(NOT torch_config MATCHES "(^|\n)${key}=([^\n]*)")
+    message(FATAL_ERROR "tools/torch_config.py printed no ${key}:\n${torch_config}")
+  endif()
+  set(torch_${key} "${CMAKE_MATCH_2}")
+endforeach()
+
+if(torch_version VERSION_LESS GSA_TORCH_OLDEST)
+  message(FATAL_ERROR "torch: expected version ${GSA_TORCH_OLDEST} or newer, got ${torch_version} (${GSA_PYTHON})")
+endif()
+if(NOT torch_cxx11_abi)
+  message(FATAL_ERROR "torch: expected a build with the C++11 ABI, got one without (${GSA_PYTHON})")
+endif()
+message(STATUS "torch: ${torch_version} (${GSA_PYTHON})")
+message(STATUS "OpenMP runtime: ${torch_openmp}")
+
+add_library(gsa::torch INTERFACE IMPORTED)
+target_include_directories(gsa::torch SYSTEM INTERFACE ${torch_include_dirs})
+target_link_libraries(gsa::torch INTERFACE ${torch_libraries} "${torch_openmp}")
+# at::parallel_for lives in a header and is serial unless that header is compiled with OpenMP. Only compiled:
+# linking with -fopenmp would bring the system's libgomp beside the one that torch has loaded.
+target_compile_options(gsa::torch INTERFACE -fopenmp)

@@ -1,0 +1,162 @@
+"""What torch asks of operators: schemas, fake kernels, autograd registration, tracing with dynamic shapes."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from problems import assert_same_bits, make
+
+gsa = torch.ops.gsa
+BUDGET = dict(budget="fixed", k_base=5, k_min=1, k_max=64)
+
+
+def sample(packed=False, grad=True, dtype=torch.float32):
+    p = make(batch=2, queries=9, keys=40, heads=4, kv_heads=2, size=8, index_heads=3, index_size=8, dtype=dtype)
+    layout = {}
+    if packed:
+        p = p.map(lambda t: t.flatten(0, 1) if t.dim() > 1 else t)
+        layout = dict(
+            cu_seqlens_q=torch.tensor([0, 4, 18]),
+            cu_seqlens_k=torch.tensor([0, 30, 80]),
+            q_position=torch.tensor([3, 36]),
+        )
+    return (p.leaves() if grad else p), layout
+
+
+def selection(p, layout):
+    with torch.no_grad():
+        return gsa.select(*p.indexer(), **BUDGET, **layout)
+
+
+def width(layout):
+    return dict(max_keys=50) if layout else {}
+
+
+def cases(packed, grad):
+    """name -> (arguments, keywords), one for each operator and way of calling it."""
+    p, layout = sample(packed, grad)
+    mask, _, _, threshold, tie_cut = selection(p, layout)
+    with torch.no_grad():
+        out, lse = gsa.attend(*p.attention(), mask, **layout)
+        dout, dloss = torch.randn_like(out), torch.rand_like(threshold)
+        by_threshold = (None, threshold, tie_cut)
+        index_lse = gsa.indexer_kl(p.q, p.k, lse, *p.indexer(), *by_threshold, **layout)[1]
+    forward = {
+        "select": (p.indexer(), dict(BUDGET, mean_variance=torch.tensor(0.1), **layout, **width(layout))),
+        "select_mask": ((*p.indexer(), threshold, tie_cut), layout | width(layout)),
+        "index_scores": (p.indexer(), layout | width(layout)),
+        "attend": ((*p.attention(), mask), layout),
+        "attend-dense": (p.attention(), layout),
+        "sparse_attend": ((*p.attention(), *p.indexer()), BUDGET | layout),
+        "gate": ((p.q, p.q.detach().clone().requires_grad_(grad)), {}),
+        "gate-head": ((p.q, p.q.detach()[..., 0].clone().requires_grad_(grad)), {}),
+        "indexer_kl": ((p.q, p.k, lse, *p.indexer(), *by_threshold), layout),
+        "indexer_kl-mask": ((p.q, p.k, lse, *p.indexer(), mask), layout),
+        "indexer_kl-nobias": ((p.q, p.k, lse, *p.indexer()[:3]), layout),
+    }
+    backward = {
+        "attend_backward": ((dout, *p.attention(), mask, out, lse), layout),
+        "sparse_attend_backward": (
+            (dout, *p.attention(), *p.indexer(), out, lse, threshold, tie_cut),
+            layout,
+        ),
+        "gate_backward": ((dout, p.q, p.q + 1), {}),
+        "indexer_kl_backward": (
+            (dloss, p.q, p.k, lse, *p.indexer(), *by_threshold, index_lse),
+            layout,
+        ),
+        "indexer_kl_backward-nobias": (
+            (dloss, p.q, p.k, lse, *p.indexer()[:3], None, *by_threshold, index_lse),
+            layout,
+        ),
+    }
+    return forward if grad else forward | backward
+
+
+FORWARD = [
+    "select", "select_mask", "index_scores", "attend", "attend-dense", "sparse_attend", "gate", "gate-head",
+    "indexer_kl", "indexer_kl-mask", "indexer_kl-nobias",
+]
+BACKWARD = [
+    "attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward",
+    "indexer_kl_backward-nobias",
+]
+
+
+def operator(name):
+    return getattr(gsa, name.split("-")[0]).default
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["batched", "packed"])
+@pytest.mark.parametrize("name", FORWARD)
+def test_opcheck_with_gradients(name, packed):
+    arguments, keywords = cases(packed, True)[name]
+    opcheck(operator(name), arguments, keywords)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["batched", "packed"])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_opcheck_backward_operators(name, packed):
+    arguments, keywords = cases(packed, False)[name]
+    opcheck(operator(name), arguments, keywords)
+
+
+def test_every_operator_is_checked():
+    listed = {name.split("-")[0] for name in FORWARD + BACKWARD}
+    registered = {
+        schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("gsa::")
+    }
+    assert listed == registered
+
+
+@pytest.mark.parametrize("name", FORWARD + BACKWARD)
+@pytest.mark.parametrize("packed", [False, True], ids=["batched", "packed"])
+def test_meta_tensors(name, packed):
+    """Shapes, types and strides without data."""
+    arguments, keywords = cases(packed, False)[name]
+    real = operator(name)(*arguments, **keywords)
+    meta = lambda value: value.to("meta") if isinstance(value, torch.Tensor) else value
+    shapes = operator(name)(*map(meta, arguments), **{key: meta(value) for key, value in keywords.items()})
+    for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (real, shapes))):
+        assert b.is_meta and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_compile(dynamic):
+    """A whole layer's step in one graph, forward and backward, the same bits as eager."""
+
+    def step(p, variance):
+        out, lse, k_t, _, threshold, tie_cut = gsa.sparse_attend(
+            *p.attention(), *p.indexer(), budget="inverse", k_base=5, k_min=2, k_max=20, mean_variance=variance
+        )
+        y = gsa.gate(out, p.q)
+        loss, _ = gsa.indexer_kl(p.q, p.k, lse, *p.indexer(), None, threshold, tie_cut)
+        dense, _ = gsa.attend(*p.attention())
+        return y.pow(2).sum() + loss.mean() + dense.sum(), k_t
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    variance = torch.tensor(0.01)
+    for length in (12, 21):
+        results = []
+        p = make(batch=2, queries=length, heads=4, kv_heads=2, size=8, index_heads=2, index_size=8)
+        for f in (step, compiled):
+            leaves = p.leaves()
+            total, k_t = f(leaves, variance)
+            total.backward()
+            gradients = (leaves.q.grad, leaves.k.grad, leaves.v.grad, leaves.index_q.grad, leaves.index_bias.grad)
+            results.append((total.detach(), k_t, *gradients))
+        for a, b in zip(*results):
+            if a.dtype == torch.int32:
+                assert_same_bits(a, b)
+            else:
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # torch's own ops may be reordered
+    torch._dynamo.reset()
+
+
+def test_cuda_says_that_it_is_not_built():
+    """The kernels that CUDA tensors reach, called with the tensors at hand."""
+    cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+    for name in FORWARD + BACKWARD:
+        arguments, keywords = cases(False, False)[name]
+        with pytest.raises(RuntimeError, match=f"gsa::{name.split('-')[0]}: argument .* CUDA operators are not built"):
+            operator(name).redispatch(cuda, *arguments, **keywords)

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Checks the shape of the source tree: dependencies point one way, and files stay short.
+
+    tools/check_layers.py              checks the repository this script stands in
+    tools/check_layers.py --root DIR   checks another tree
+    tools/check_layers.py --self-test  builds small trees that break each rule and checks that it is reported
+
+Rules, with the name each finding carries:
+    layer         src/<layer>/ includes only the layers listed for it in ALLOWED
+    operator      a folder of src/kernels/ includes of another operator only its public <op>.h
+    framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/kernels, tests/kernels,
+                  tests/reference
+    public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
+    path          project includes are written from src/ or include/, never with '..' or from the file's own folder
+    unknown       every folder of src/ is a known layer
+    length        a file has at most MAX_LINES lines
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+import tempfile
+
+MAX_LINES = 700
+
+# What a layer may include, itself aside. cli -> train, eval, infer -> nn -> torch -> kernels -> core; among the
+# three programs of the middle, train may evaluate and evaluation may generate, never the other way.
+ALLOWED = {
+    "core": set(),
+    "kernels": {"core"},
+    "torch": {"kernels", "core"},
+    "nn": {"torch", "kernels", "core"},
+    "infer": {"nn", "torch", "kernels", "core"},
+    "eval": {"infer", "nn", "torch", "kernels", "core"},
+    "train": {"eval", "infer", "nn", "torch", "kernels", "core"},
+    "cli": {"train", "eval", "infer", "nn", "torch", "kernels", "core"},
+    "python": {"train", "eval", "infer", "nn", "torch", "kernels", "core"},
+}
+FRAMEWORK = ("torch/", "ATen/", "c10/", "caffe2/")
+FRAMEWORK_FREE = ("include/", "src/core/", "src/kernels/", "tests/kernels/", "tests/reference/")
+SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
+
+
+def check_include(root: pathlib.Path, path: str, quote: str, target: str):
+    """Yields (rule, message) for one include line of the file at path (relative to root)."""
+    parts = path.split("/")
+    # Angle brackets never reach src/, so <torch/torch.h> is the framework and "torch/ops.h" our own layer.
+    own = quote == '"' and (
+        (root / "src" / target).is_file() or target.split("/")[0] in ALLOWED.keys() - {"torch"}
+    )
+
+    if ".." in target.split("/"):
+        yield "path", f'"{target}" climbs with \'..\'; write the path from src/ or include/'
+        return
+    if target.startswith(FRAMEWORK) and not own and path.startswith(FRAMEWORK_FREE):
+        yield "framework", f"<{target}> is a torch header; only src/torch and above may use one"
+        return
+    if parts[0] == "include":
+        if not target.startswith("gsa/") and (quote == '"' or "/" in target):
+            yield "public", f'"{target}": public headers include the standard library and gsa/ only'
+        return
+    if parts[0] != "src" or len(parts) < 3:
+        return
+    if quote == '"' and not own and (root / path).parent.joinpath(target).is_file():
+        yield "path", f'"{target}" is written from its own folder; write the path from src/'
+        return
+    if not own:
+        return
+
+    layer, used = parts[1], target.split("/")
+    if layer in ALLOWED and used[0] != layer and used[0] not in ALLOWED[layer]:
+        yield "layer", f'"{target}": {layer} may include {", ".join(sorted(ALLOWED[layer])) or "itself only"}'
+    if layer == "kernels" and used[0] == "kernels" and used[1] not in (parts[2], "common"):
+        if used[2:] != [f"{used[1]}.h"]:
+            yield "operator", f'"{target}" is private to {used[1]}; include "kernels/{used[1]}/{used[1]}.h"'
+
+
+def check_file(root: pathlib.Path, path: str):
+    """Yields (path, line, rule, message) for each finding in one file."""
+    lines = (root / path).read_text(encoding="utf-8").splitlines()
+    parts = path.split("/")
+    if parts[0] == "src" and (len(parts) < 3 or parts[1] not in ALLOWED):
+        yield path, 1, "unknown", f"expected a file in src/<layer>/, layers are {', '.join(ALLOWED)}"
+    if parts[0] in ("src", "include") and len(lines) > MAX_LINES:
+        yield path, MAX_LINES + 1, "length", f"expected at most {MAX_LINES} lines, got {len(lines)}"
+    for number, line in enumerate(lines, start=1):
+        if match := INCLUDE.match(line):
+            for rule, message in check_include(root, path, *match.groups()):
+                yield path, number, rule, message
+        elif parts[0] == "include" and CONDITIONAL.match(line):
+            yield path, number, "public", f"conditional compilation in a public header: {line.strip()}"
+
+
+def check_tree(root: pathlib.Path):
+    """Returns (number of files read, findings)."""
+    files = sorted(
+        file.relative_to(root).as_posix()
+        for folder in ("include", "src", "tests")
+        for file in (root / folder).rglob("*")
+        if file.suffix in SUFFIXES and file.is_file()
+    )
+    return len(files), [finding for file in files for finding in check_file(root, file)]
+
+
+# ---- Self-test: a clean tree, and for each rule a file that breaks it.
+
+CLEAN = {
+    "include/gsa/error.h": '#pragma once\n#include <string>\n#include "gsa/dtype.h"\n',
+    "include/gsa/dtype.h": "#pragma once\n#include <cstddef>\n",
+    "src/core/parallel.h": '#pragma once\n#include "gsa/error.h"\n',
+    "src/kernels/common/mask.h": '#pragma once\n#include "core/parallel.h"\n',
+    "src/kernels/select/select.h": '#pragma once\n#include "kernels/common/mask.h"\n',
+    "src/kernels/select/score.h": '#pragma once\n#include "hwy/highway.h"\n',
+    "src/kernels/attend/attend.cc": '#include "kernels/select/select.h"\n#include <hwy/highway.h>\n',
+    "src/torch/ops.h": '#pragma once\n#include <torch/torch.h>\n#include "kernels/select/select.h"\n',
+    "src/nn/attention.h": '#pragma once\n#include "torch/ops.h"\n',
+    "src/infer/decode.h": '#pragma once\n#include "nn/attention.h"\n',
+    "src/train/loop.h": '#pragma once\n#include "infer/decode.h"\n',
+    "src/cli/main.cc": '#include "train/loop.h"\n',
+    "tests/nn/attention_test.cc": "#include <torch/torch.h>\n",
+}
+BROKEN = {
+    "src/core/up.cc": ("layer", '#include "kernels/select/select.h"\n'),
+    "src/torch/up.cc": ("layer", '#include "nn/attention.h"\n'),
+    "src/nn/up.cc": ("layer", '#include "infer/decode.h"\n'),
+    "src/infer/sideways.cc": ("layer", '#include "train/loop.h"\n'),
+    "src/kernels/attend/private.cc": ("operator", '#include "kernels/select/score.h"\n'),
+    "src/kernels/common/private.cc": ("operator", '#include "kernels/select/score.h"\n'),
+    "src/kernels/select/framework.cc": ("framework", "#include <ATen/ATen.h>\n"),
+    "src/core/framework.cc": ("framework", '#include "c10/util/Half.h"\n'),
+    "include/gsa/framework.h": ("framework", "#pragma once\n# include <torch/torch.h>\n"),
+    "tests/kernels/framework_test.cc": ("framework", "#include <torch/torch.h>\n"),
+    "src/kernels/select/wrapper.cc": ("layer", '#include "torch/ops.h"\n'),
+    "include/gsa/flag.h": ("public", "#pragma once\n#ifdef GSA_CUDA\n#endif\n"),
+    "include/gsa/source.h": ("public", '#pragma once\n#include "core/parallel.h"\n'),
+    "include/gsa/simd.h": ("public", "#pragma once\n#include <hwy/highway.h>\n"),
+    "src/kernels/select/climb.cc": ("path", '#include "../../core/parallel.h"\n'),
+    "src/kernels/select/short.cc": ("path", '#include "select.h"\n'),
+    "src/misc/lost.cc": ("unknown", "\n"),
+    "src/core/long.cc": ("length", "\n" * (MAX_LINES + 1)),
+}
+
+
+def write_tree(root: pathlib.Path, files: dict) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def self_test() -> int:
+    failures = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        write_tree(root, CLEAN)
+        count, findings = check_tree(root)
+        if count != len(CLEAN) or findings:
+            failures.append(f"clean tree: expected {len(CLEAN)} files and no finding, got {count}, {findings}")
+        write_tree(root, {name: text for name, (_, text) in BROKEN.items()})
+        rules = {}
+        for path, _, rule, _ in check_tree(root)[1]:
+            rules.setdefault(path, set()).add(rule)
+        for name, (rule, _) in BROKEN.items():
+            found = rules.pop(name, set())
+            if found != {rule}:
+                failures.append(f"{name}: expected the finding '{rule}', got {sorted(found) or 'none'}")
+        failures += [f"{name}: expected no finding, got {found}" for name, found in rules.items()]
+    for failure in failures:
+        print(f"self-test: {failure}")
+    print(f"check_layers self-test: {len(BROKEN)} broken files, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
+    parser.add_argument("--self-test", action="store_true")
+    args = parser.parse_args()
+    if args.self_test:
+        return self_test()
+
+    count, findings = check_tree(args.root)
+    for path, line, rule, message in findings:
+        print(f"{path}:{line}: {rule}: {message}")
+    if count == 0:
+        print(f"check_layers: no source file found under {args.root}")
+        return 1
+    print(f"check_layers: {count} files, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Gets a Python with torch ready, and checks it.
+#
+#   tools/setup_python.sh                  makes .venv from tools/requirements.txt, or brings it up to date
+#   tools/setup_python.sh /path/python3    checks that this interpreter has what is wanted; installs nothing
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ $# -gt 0 ]; then
+  python=$1
+  if ! command -v "$python" >/dev/null; then
+    echo "[setup] PYTHON=$python: no such program" >&2
+    exit 1
+  fi
+  exec "$python" tools/check_python.py
+fi
+
+venv=.venv
+stamp=$venv/.requirements.sha256
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  echo "[setup] python3: expected 3.11 or newer, got $(python3 --version 2>&1)" >&2
+  exit 1
+fi
+wanted=$(sha256sum <tools/requirements.txt)
+if [ -x $venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && $venv/bin/python -c '' 2>/dev/null; then
+  exit 0
+fi
+
+echo "[setup] making $venv with $(grep -v '^#' tools/requirements.txt | tr '\n' ' ')(a few minutes, once)"
+if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
+  python3 -m venv --clear $venv
+fi
+if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input -r tools/requirements.txt </dev/null; then
+  {
+    echo "[setup] pip could not install tools/requirements.txt (see above)."
+    echo "[setup] Where torch is already installed: make PYTHON=/path/to/python3 test"
+  } >&2
+  exit 1
+fi
+$venv/bin/python tools/check_python.py
+echo "$wanted" >$stamp

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs the system packages that the build wants: nothing when all are there, apt as root, else it prints the
+# command to run and stops.
+#
+#   tools/setup_system.sh [--venv]     --venv: Python's venv module is wanted too
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/packages.sh
+
+required=$(missing_packages required)
+if [ "${1:-}" = --venv ]; then
+  required=$(echo $required $(missing_packages venv))
+fi
+optional=$(missing_packages optional)
+tried=build/.optional-packages-tried  # a machine that cannot have them is asked once, not at every run
+
+if [ -z "$required" ] && { [ -z "$optional" ] || [ -e "$tried" ]; }; then
+  exit 0
+fi
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  if [ -z "$required" ]; then
+    echo "[setup] not found: $optional (not needed to build; without clang-format the format check is skipped)"
+    exit 0
+  fi
+  {
+    echo "[setup] packages are missing and this is not root on a Debian or Ubuntu machine. Run"
+    echo
+    echo "    sudo apt-get install -y $required${optional:+ $optional}"
+    echo
+    echo "and start again. Without root: \`make deps\` fetches the libraries among them into .deps/ on a machine"
+    echo "with a network; that folder may be copied here."
+  } >&2
+  exit 1
+fi
+
+echo "[setup] installing with apt: $required${required:+${optional:+ }}$optional"
+export DEBIAN_FRONTEND=noninteractive
+apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2)
+if "${apt[@]}" update </dev/null && "${apt[@]}" install -y --no-install-recommends $required $optional </dev/null; then
+  exit 0
+fi
+
+if [ -n "$required" ]; then
+  {
+    echo "[setup] apt-get could not install: $required"
+    echo "[setup] On a machine without a network, run \`make deps\` on one with, and copy the folder .deps here."
+  } >&2
+  exit 1
+fi
+mkdir -p build && touch "$tried"
+echo "[setup] apt-get could not install $optional: going on without (the format check is skipped without clang-format)"
