@@ -143,13 +143,14 @@ json json_of(const Result& result, const Machine& machine) {
 }  // namespace
 
 std::string heading(const Machine& m) {
-  return concat("gsa ", GSA_VERSION, " on ", m.cpu, ", ", m.cores, " cores, ", m.threads, " threads | ",
-                m.simd, " (torch ", m.torch_version, ": ", m.torch_simd, ")\n", "measured now: GEMM ",
-                format("%.0f", m.gemm_fp32 * 1e-9), " GFLOPS fp32, ", format("%.0f", m.gemm_bf16 * 1e-9),
-                " bf16 | sigmoid ", format("%.2f", m.sigmoids * 1e-9), " G/s | memory read ",
-                format("%.1f", m.read_bytes * 1e-9), " GB/s\n", kHeads, "/", kKvHeads, " heads of ",
-                kHeadSize, ", indexer ", kIndexerHeads, " heads of ", kIndexerHeadSize, ", k = ", kSelected,
-                " | medians; torch = dense scaled_dot_product_attention | gap = total / floor");
+  const auto giga = [](const char* pattern, double value) { return format(pattern, value * 1e-9); };
+  return concat("gsa ", GSA_VERSION, " on ", m.cpu, ", ", m.cores, " cores, ", m.threads,
+                " threads | Highway target ", m.simd, " | torch ", m.torch_version, " on ", m.torch_simd,
+                "\n", "measured now: GEMM ", giga("%.0f", m.gemm_fp32), " GFLOPS fp32, ",
+                giga("%.0f", m.gemm_bf16), " bf16 | sigmoid ", giga("%.2f", m.sigmoids),
+                " G/s | memory read ", giga("%.1f", m.read_bytes), " GB/s\n", kHeads, "/", kKvHeads,
+                " heads of ", kHeadSize, ", indexer ", kIndexerHeads, " heads of ", kIndexerHeadSize,
+                ", k = ", kSelected, " | medians | torch = dense scaled_dot_product_attention, same threads");
 }
 
 std::string table_head(Kind kind) {

@@ -11,6 +11,7 @@ ninja-build        required  command  ninja
 libhwy-dev         required  header   hwy/highway.h
 libgtest-dev       required  header   gtest/gtest.h
 nlohmann-json3-dev required  header   nlohmann/json.hpp
+libcli11-dev       required  header   CLI/CLI.hpp
 python3-venv       venv      python   ensurepip,venv
 ccache             optional  command  ccache
 clang-format       optional  command  clang-format-14,clang-format

@@ -61,17 +61,14 @@ void expect_selected(IndexerProblem& problem, const Budget& budget) {
       const reference::Choice<double> choice = reference::choose(row.data(), visible, k);
       const double threshold = result.threshold.at(query);
       const std::int64_t tie_cut = result.tie_cut[query];
-      for (std::int64_t s = 0; s < visible; ++s) {
-        ASSERT_EQ(result.mask.get(query, s), choice.chosen[s] != 0)
-            << "position " << s << " score " << row[s];
-        const bool by_threshold = row[s] > threshold || (row[s] == threshold && s <= tie_cut);
-        ASSERT_EQ(by_threshold, choice.chosen[s] != 0)
-            << "position " << s << " score " << row[s] << " threshold " << threshold << " tie cut "
-            << tie_cut;
+      std::int64_t wrong = -1;  // the first position with a wrong bit
+      for (std::int64_t s = 32 * result.mask.words_per_query - 1; s >= 0; --s) {
+        const bool chosen = s < visible && choice.chosen[s];
+        const bool by_threshold =
+            s < visible && (row[s] > threshold || (row[s] == threshold && s <= tie_cut));
+        if (result.mask.get(query, s) != chosen || by_threshold != chosen) wrong = s;
       }
-      for (std::int64_t s = visible; s < 32 * result.mask.words_per_query; ++s) {
-        ASSERT_FALSE(result.mask.get(query, s)) << "a bit beyond the position: " << s;
-      }
+      ASSERT_EQ(wrong, -1) << "threshold " << threshold << ", tie cut " << tie_cut << ", k_t " << k;
       if (k == visible) {
         ASSERT_EQ(threshold, -kInf);
         ASSERT_EQ(tie_cut, visible - 1);
@@ -165,7 +162,7 @@ TEST_P(Selection, IsAFullSortOfTheScores) {
   const auto& [dtype, c] = GetParam();
   IndexerProblem problem = problem_of(dtype, c);
   on_every_simd([&, &c = c] {
-    for (const std::int64_t k : {1, 2, 31, 32, 33, 64, 250, 2048, 4990}) {
+    for (const std::int64_t k : {1, 31, 32, 33, 250, 2048, 4990}) {
       SCOPED_TRACE(concat("fixed ", k));
       expect_selected(problem, fixed(k));
       if (HasFatalFailure()) return;

@@ -58,10 +58,13 @@ TEST_P(LearningVariants, LanguageModelLossLeavesTheIndexerAlone) {
   }
 }
 
+class SparseVariants : public ::testing::TestWithParam<NamedConfig> {};
+
+INSTANTIATE_TEST_SUITE_P(Learning, SparseVariants, ::testing::ValuesIn(sparse_variants()), name_of_case);
+
 // The indexer's loss reaches every parameter of the indexer, and nothing else: not even the input.
-TEST_P(LearningVariants, IndexerLossReachesTheIndexerAlone) {
+TEST_P(SparseVariants, IndexerLossReachesTheIndexerAlone) {
   auto layer = make_layer(GetParam().config);
-  if (!layer->config().sparse) GTEST_SKIP() << "no indexer";
   for (const Phase phase : {Phase::warmup, Phase::sparse}) {
     SCOPED_TRACE(name_of(phase));
     layer->zero_grad();

@@ -104,9 +104,13 @@ TEST_P(ReferenceVariants, GradientsEqualTheReference) {
   }
 }
 
+class FourSystems : public ::testing::TestWithParam<NamedConfig> {};
+
+INSTANTIATE_TEST_SUITE_P(Layer, FourSystems, ::testing::ValuesIn(four_systems()), name_of_case);
+
 // Independent of autograd altogether. The language-model side is checked on the base parameters, the KL on
 // the indexer's: the target of the KL is a constant by definition, which differences would not know.
-TEST_P(ReferenceVariants, FiniteDifferences) {
+TEST_P(FourSystems, FiniteDifferences) {
   auto layer = make_layer(GetParam().config);
   layer->eval();
   const AttentionConfig& config = layer->config();

@@ -71,6 +71,12 @@ inline std::vector<NamedConfig> all_variants() {
   return variants;
 }
 
+inline std::vector<NamedConfig> sparse_variants() {
+  std::vector<NamedConfig> variants = all_variants();
+  std::erase_if(variants, [](const NamedConfig& v) { return !v.config.sparse; });
+  return variants;
+}
+
 inline std::string name_of_case(const ::testing::TestParamInfo<NamedConfig>& info) { return info.param.name; }
 
 inline GatedSparseAttention make_layer(const AttentionConfig& config, torch::Dtype dtype = torch::kFloat64) {

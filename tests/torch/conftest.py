@@ -22,7 +22,8 @@ def pytest_configure():
 def seeded(request):
     """One seed a test, from its name: a test gives the same numbers alone and among others.
 
-    One thread, too: most problems are too small for two. test_invariance.py sets others and finds the same bits.
+    One thread, too: most problems are too small for two. test_invariance.py sets others and finds the same
+    bits.
     """
     torch.manual_seed(zlib.crc32(request.node.name.encode()))
     torch.set_num_threads(1)

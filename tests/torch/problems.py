@@ -48,8 +48,19 @@ class Problem:
         return self.index_q.size(-1) ** -0.5
 
 
-def make(batch=2, queries=97, keys=None, heads=4, kv_heads=2, size=16, index_heads=4, index_size=16,
-         dtype=torch.float32, bias=True, sharpness=2.0):
+def make(
+    batch=2,
+    queries=97,
+    keys=None,
+    heads=4,
+    kv_heads=2,
+    size=16,
+    index_heads=4,
+    index_size=16,
+    dtype=torch.float32,
+    bias=True,
+    sharpness=2.0,
+):
     keys = queries if keys is None else keys
     normal = lambda *shape: (torch.randn(*shape, dtype=torch.float64)).to(dtype)
     return Problem(
@@ -88,17 +99,17 @@ def assert_same_bits(a, b, what="results"):
 
 
 def rounding_of(lse):
-    """What the rounding of a log-sum-exp to its type does to the attention weights that are rebuilt from it."""
+    """The relative error of attention weights that are rebuilt from a log-sum-exp rounded to its type."""
     return torch.finfo(lse.dtype).eps / 2 * lse.detach().abs().max().item()
 
 
 def assert_close_as(ours, torchs, exact, factor, what, inherited=0.0, terms=None):
     """Our error is at most factor times the error that torch makes at the same precision.
 
-    Both the largest and the mean error. Nothing can be asked to be better than correctly rounded, so half a unit
-    in the last place is always granted: torch's error can be 0 by luck (a single key, a sum of one term). So is
-    a relative error that an input brings along, `inherited`, of the terms (the result, unless given) it enters.
-    Infinities and NaN are compared apart, by position.
+    Both the largest and the mean error. Nothing can be asked to be better than correctly rounded, so half
+    a unit in the last place is always granted: torch's error can be 0 by luck (a single key, a sum of one
+    term). So is a relative error that an input brings along, `inherited`, of the terms (the result, unless
+    given) that it enters. Infinities and NaN are compared apart, by position.
     """
     ours, torchs, exact = ours.detach(), torchs.detach(), exact.detach()
     assert ours.shape == exact.shape, f"{what}: shape {tuple(ours.shape)}, expected {tuple(exact.shape)}"
@@ -117,6 +128,6 @@ def assert_close_as(ours, torchs, exact, factor, what, inherited=0.0, terms=None
         bound = max(factor * statistic(base).item(), half_ulp * statistic(size).item())
         bound = max(bound, inherited * statistic(terms).item())
         value = statistic(error).item()
-        assert value <= bound, (
-            f"{what}: {name} error {value:.3g}, torch's {statistic(base).item():.3g}, allowed {bound:.3g}"
-        )
+        assert (
+            value <= bound
+        ), f"{what}: {name} error {value:.3g}, torch's {statistic(base).item():.3g}, allowed {bound:.3g}"

@@ -1,8 +1,9 @@
 """The operators as plain torch on L x L matrices: what the tests mean by right.
 
-Call with float64 tensors for the reference, with the tensors as they are for what torch itself makes of the same
-formula at the same precision. Tensors are batched: q [B, L, heads, d], k and v [B, S, kv_heads, d]; indexer q
-[B, L, H, d], k [B, S, d], w [B, L, H], bias [H]. Query i stands at position S - L + i unless told otherwise.
+Call with float64 tensors for the reference, with the tensors as they are for what torch itself makes of
+the same formula at the same precision. Tensors are batched: q [B, L, heads, d], k and v [B, S, kv_heads,
+d]; indexer q [B, L, H, d], k [B, S, d], w [B, L, H], bias [H]. Query i stands at position S - L + i unless
+told otherwise.
 """
 
 import torch
@@ -44,7 +45,7 @@ def budget(var, seen, mode="inverse", k_base=2048, k_min=256, k_max=4096, mean_v
 
 
 def select(score, k_t, seen):
-    """bool [B, L, S]: the k_t visible positions of highest score. The sort is stable: lower positions first."""
+    """bool [B, L, S]: the k_t visible positions of highest score. The sort is stable: lower first."""
     order = score.masked_fill(~seen, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
     chosen = torch.arange(score.size(-1)) < k_t.unsqueeze(-1)
     return torch.zeros_like(chosen.expand_as(order)).scatter(-1, order, chosen.expand_as(order)) & seen
@@ -70,7 +71,7 @@ def gate(x, z):
 
 
 def target(q, k, lse, mask, scale=None):
-    """p [B, L, S]: the attention over mask, averaged over heads, from its log-sum-exp [B, L, heads]. A constant."""
+    """p [B, L, S], a constant: attention over mask, averaged over heads, from its lse [B, L, heads]."""
     p = (logits(q, k, scale) - lse.transpose(1, 2).unsqueeze(-1)).exp().mean(1)
     return p.masked_fill(~mask, 0).detach()
 

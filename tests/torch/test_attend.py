@@ -20,7 +20,7 @@ def random_mask(batch, queries, keys, share=0.3):
 
 
 def sdpa(q, k, v, mask):
-    """torch's attention at the tensors' precision: the one that, as ours, keeps the log-sum-exp and no matrix."""
+    """torch's attention at the tensors' precision; the one that, as ours, keeps lse and no matrix."""
     mask = mask.unsqueeze(-3) if mask.dim() == 3 else mask
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         out = F.scaled_dot_product_attention(
@@ -95,7 +95,9 @@ def test_scale():
     assert_same_bits(default[0], gsa.attend(*p.attention())[0])
 
 
-@pytest.mark.parametrize("shape", [dict(batch=0, queries=5), dict(queries=0, keys=7), dict(batch=0, queries=0)])
+@pytest.mark.parametrize(
+    "shape", [dict(batch=0, queries=5), dict(queries=0, keys=7), dict(batch=0, queries=0)]
+)
 def test_empty(shape):
     p = make(**shape).leaves()
     out, lse = gsa.attend(*p.attention())

@@ -40,8 +40,17 @@ def arguments(op):
 
 
 OPS = [
-    "select", "select_mask", "index_scores", "attend", "attend_backward", "sparse_attend",
-    "sparse_attend_backward", "gate", "gate_backward", "indexer_kl", "indexer_kl_backward",
+    "select",
+    "select_mask",
+    "index_scores",
+    "attend",
+    "attend_backward",
+    "sparse_attend",
+    "sparse_attend_backward",
+    "gate",
+    "gate_backward",
+    "indexer_kl",
+    "indexer_kl_backward",
 ]
 INDEXER = ["select", "select_mask", "index_scores"]
 ATTENTION = ["attend", "attend_backward", "sparse_attend", "sparse_attend_backward"]
@@ -119,9 +128,19 @@ CASES = sum(
         *[case([op], "out", "shape", out=narrow) for op in ("attend_backward", "sparse_attend_backward")],
         *[case([op], "lse", "shape", lse=narrow) for op in ATTENTION[1::2] + KL],
         *[case([op], "lse", "type", lse=half) for op in ATTENTION[1::2] + KL],
-        *[case([op], name, "shape", **{name: narrow}) for op in ("select_mask", "sparse_attend_backward") for name in ("threshold", "tie_cut")],
-        *[case([op], "threshold", "type", threshold=double) for op in ("select_mask", "sparse_attend_backward")],
-        *[case([op], "tie_cut", "type", tie_cut=lambda t: t.long()) for op in ("select_mask", "sparse_attend_backward")],
+        *[
+            case([op], name, "shape", **{name: narrow})
+            for op in ("select_mask", "sparse_attend_backward")
+            for name in ("threshold", "tie_cut")
+        ],
+        *[
+            case([op], "threshold", "type", threshold=double)
+            for op in ("select_mask", "sparse_attend_backward")
+        ],
+        *[
+            case([op], "tie_cut", "type", tie_cut=lambda t: t.long())
+            for op in ("select_mask", "sparse_attend_backward")
+        ],
         case(["indexer_kl_backward"], "dloss", "shape", dloss=narrow),
         case(["indexer_kl_backward"], "index_lse", "shape", index_lse=narrow),
         case(["gate", "gate_backward"], "x", "rank", x=lambda t: t.flatten()),
@@ -172,19 +191,51 @@ CASES = sum(
         case(SEQUENCES, "q", "packed-rank", cu_seqlens_q=integers(0, 12), cu_seqlens_k=integers(0, 18)),
         case(INDEXER, "max_keys", "batched", max_keys=S),
         # sizes beyond reason, of tensors that take no memory
-        case(ATTENTION, "q", "huge-length", q=huge(1, 2**40, 4, 8), k=huge(1, 2**40, 2, 8), v=huge(1, 2**40, 2, 8)),
-        case(ATTENTION, "q", "huge-batch", q=huge(2**40, 1, 4, 8), k=huge(2**40, 1, 2, 8), v=huge(2**40, 1, 2, 8)),
-        case(ATTENTION, "q", "huge-product", q=huge(2**31, 2**31, 1, 1), k=huge(2**31, 2**31, 1, 1)),
-        case(ATTENTION, "q", "many-sequences", q=huge(2**25, 1, 1, 1), k=huge(2**25, 1, 1, 1)),
-        case(["attend"], "q", "huge-heads", q=huge(1, 1, 2**40, 8), k=huge(1, 1, 1, 8), v=huge(1, 1, 1, 8), mask=None),
-        case(INDEXER, "q", "huge-length", q=huge(1, 2**40, 1, 8), k=huge(1, 2**40, 8), w=huge(1, 2**40, 1)),
         case(
-            ["select"], "q", "huge-mask",
-            q=huge(1, 2**30, 1, 8), k=huge(1, 2**30, 8), w=huge(1, 2**30, 1), bias=None,
+            ATTENTION,
+            "q",
+            "huge-length",
+            q=huge(1, 2**40, 4, 8),
+            k=huge(1, 2**40, 2, 8),
+            v=huge(1, 2**40, 2, 8),
         ),
         case(
-            ["index_scores"], "q", "huge-scores",
-            q=huge(1, 2**30, 1, 8), k=huge(1, 2**30, 8), w=huge(1, 2**30, 1), bias=None,
+            ATTENTION,
+            "q",
+            "huge-batch",
+            q=huge(2**40, 1, 4, 8),
+            k=huge(2**40, 1, 2, 8),
+            v=huge(2**40, 1, 2, 8),
+        ),
+        case(ATTENTION, "q", "huge-product", q=huge(2**31, 2**31, 1, 1), k=huge(2**31, 2**31, 1, 1)),
+        case(ATTENTION, "q", "many-sequences", q=huge(2**25, 1, 1, 1), k=huge(2**25, 1, 1, 1)),
+        case(
+            ["attend"],
+            "q",
+            "huge-heads",
+            q=huge(1, 1, 2**40, 8),
+            k=huge(1, 1, 1, 8),
+            v=huge(1, 1, 1, 8),
+            mask=None,
+        ),
+        case(INDEXER, "q", "huge-length", q=huge(1, 2**40, 1, 8), k=huge(1, 2**40, 8), w=huge(1, 2**40, 1)),
+        case(
+            ["select"],
+            "q",
+            "huge-mask",
+            q=huge(1, 2**30, 1, 8),
+            k=huge(1, 2**30, 8),
+            w=huge(1, 2**30, 1),
+            bias=None,
+        ),
+        case(
+            ["index_scores"],
+            "q",
+            "huge-scores",
+            q=huge(1, 2**30, 1, 8),
+            k=huge(1, 2**30, 8),
+            w=huge(1, 2**30, 1),
+            bias=None,
         ),
         case(["gate"], "x", "huge", x=huge(2**40, 2, 2), z=huge(2**40, 2, 2)),
         case(["gate"], "x", "huge-product", x=huge(2**20, 2**20, 2**20, 1), z=huge(2**20, 2**20, 2**20)),
@@ -241,7 +292,9 @@ def test_max_keys_error(op):
 @pytest.mark.parametrize("op", KL)
 def test_support_given_twice_or_by_half(op):
     call = arguments(op)
-    mask, _, _, threshold, tie_cut = gsa.select(*(call[name] for name in ("index_q", "index_k", "index_w", "index_bias")), k_min=1)
+    mask, _, _, threshold, tie_cut = gsa.select(
+        *(call[name] for name in ("index_q", "index_k", "index_w", "index_bias")), k_min=1
+    )
     for argument, changes in [
         ("threshold", dict(mask=mask, threshold=threshold, tie_cut=tie_cut)),
         ("tie_cut", dict(threshold=threshold)),

@@ -17,7 +17,9 @@ def inputs(shape, head_wise, dtype=torch.float32):
 
 @pytest.mark.parametrize("head_wise", [False, True], ids=["element", "head"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
-@pytest.mark.parametrize("shape", [(2, 97, 4, 59), (1025, 3, 64), (7, 256), (1, 1), (2, 3, 5, 4, 33)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 97, 4, 59), (1025, 3, 64), (7, 256), (1, 1), (2, 3, 5, 4, 33)], ids=str
+)
 def test_against_reference(shape, dtype, head_wise):
     x, z = inputs(shape, head_wise, dtype)
     results = []
@@ -81,8 +83,8 @@ def test_double_backward_names_the_operator():
 @pytest.mark.parametrize("head_wise", [False, True], ids=["element", "head"])
 @pytest.mark.parametrize("spread", [0.1, 1.0, 20.0])
 def test_gradients_contract(head_wise, spread):
-    """The paper's gradient theorem: |dL/dx| <= |dL/dy|, for the whole, each token and each element; and a gate's
-    own gradient is at most a quarter of x dy."""
+    """The paper's gradient theorem: |dL/dx| <= |dL/dy|, for the whole, each token and each element; and a
+    gate's own gradient is at most a quarter of x dy."""
     x, z = inputs((2, 50, 4, 16), head_wise)
     z = spread * z
     dy = torch.randn_like(x)
@@ -96,9 +98,9 @@ def test_gradients_contract(head_wise, spread):
 
 
 def test_gates_break_the_rank_bottleneck():
-    """The paper's expressiveness argument, on one head. With the attention weights held fixed, a token's value
-    reaches the output through W_V W_O: a linear map whose rank is at most d_k, the same for every token, so
-    nothing but d_k directions of the input ever matters. With G2 and G1 the map is not linear, and the
+    """The paper's expressiveness argument, on one head. With the attention weights held fixed, a token's
+    value reaches the output through W_V W_O: a linear map of rank d_k at most, the same for every token,
+    so nothing but d_k directions of the input ever matters. With G2 and G1 the map is not linear, and the
     directions that matter to one token or another span more than d_k.
 
     (The outputs themselves stay in the row space of W_O, d_k dimensions, with gates or without.)

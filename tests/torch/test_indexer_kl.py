@@ -43,7 +43,9 @@ def test_against_reference(shape, dtype, support, form):
         ours_p.q, ours_p.k, lse, *ours_p.indexer(), *arguments, index_scale=p.scale(), form=form
     )
     assert loss.dtype == torch.float32 and not index_lse.requires_grad
-    score, exact_score = (reference.scores(*x.indexer(), scale=p.scale(), form=form) for x in (torch_p, exact_p))
+    score, exact_score = (
+        reference.scores(*x.indexer(), scale=p.scale(), form=form) for x in (torch_p, exact_p)
+    )
     baseline = reference.indexer_kl(torch_p.q, torch_p.k, lse, score, mask)
     exact = reference.indexer_kl(exact_p.q, exact_p.k, lse.double(), exact_score, mask)
     inherited = rounding_of(lse)
@@ -69,13 +71,15 @@ def test_against_reference(shape, dtype, support, form):
 
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
 def test_threshold_is_the_mask_bit_for_bit(form):
-    """Also beyond a chunk of 2048 queries; gradients of keys are sums over chunks there, equal up to rounding."""
+    """Beyond a chunk of 2048 queries, too; there gradients of keys sum over chunks, equal up to rounding."""
     p = make(batch=1, queries=2200, heads=2, kv_heads=1, size=8, index_heads=2, index_size=8).leaves()
     by_mask, _, lse = support_of(p, "mask", form)
     by_threshold, _, _ = support_of(p, "threshold", form)
     results = []
     for arguments in (by_mask, by_threshold):
-        loss, index_lse = gsa.indexer_kl(p.q, p.k, lse, *p.indexer(), *arguments, index_scale=p.scale(), form=form)
+        loss, index_lse = gsa.indexer_kl(
+            p.q, p.k, lse, *p.indexer(), *arguments, index_scale=p.scale(), form=form
+        )
         results.append((loss, index_lse, *torch.autograd.grad(loss.sum(), p.indexer())))
     for name, a, b in zip(("loss", "index_lse", "dq", "dk", "dw", "dbias"), *results):
         if name in ("dk", "dbias"):

@@ -1,4 +1,4 @@
-"""NaN and infinity: NaN comes out, where it belongs and nowhere else; never a silently different selection."""
+"""NaN and infinity: NaN comes out where it belongs and nowhere else; a selection never changes silently."""
 
 import pytest
 import torch
@@ -26,7 +26,9 @@ def check_broken_queries(p, broken, clean, form="sigmoid"):
     sparse = gsa.sparse_attend(*p.attention(), *p.indexer(), index_scale=p.scale(), form=form, **BUDGET)
     out, lse = sparse[:2]
     assert out[broken].isnan().all() and lse[broken].isnan().all()
-    whole = gsa.sparse_attend(*clean.attention(), *clean.indexer(), index_scale=p.scale(), form=form, **BUDGET)
+    whole = gsa.sparse_attend(
+        *clean.attention(), *clean.indexer(), index_scale=p.scale(), form=form, **BUDGET
+    )
     assert_same_bits(out[~broken], whole[0][~broken])
     rebuilt = gsa.select_mask(*p.indexer(), threshold, results[4], scale=p.scale(), form=form)
     assert_same_bits(rebuilt, mask)
@@ -46,16 +48,11 @@ def broken_rows(where):
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=dtype_id)
 def test_in_a_query(name, value, dtype):
+    """A query of infinities meets keys of both signs: infinity less infinity, NaN."""
     clean = make(queries=60, dtype=dtype)
     tensor = getattr(clean, name).clone()
     tensor[1, 20] = value
     p = clean.with_(**{name: tensor})
-    if name == "index_q" and value != NAN:
-        # An infinite factor makes dot products infinite, and those of mixed signs NaN; sigmoids of +-infinity
-        # would be finite again, so give one element only and keep to queries that do meet a NaN.
-        score = reference.scores(*p.double().indexer(), scale=p.scale())
-        broken = ~(score.isfinite() | ~reference.visible(60, 60)).all(-1)
-        assert broken.sum() == 1
     check_broken_queries(p, broken_rows((1, 20)), clean)
 
 

@@ -11,7 +11,9 @@ BUDGET = dict(budget="fixed", k_base=5, k_min=1, k_max=64)
 
 
 def sample(packed=False, grad=True, dtype=torch.float32):
-    p = make(batch=2, queries=9, keys=40, heads=4, kv_heads=2, size=8, index_heads=3, index_size=8, dtype=dtype)
+    p = make(
+        batch=2, queries=9, keys=40, heads=4, kv_heads=2, size=8, index_heads=3, index_size=8, dtype=dtype
+    )
     layout = {}
     if packed:
         p = p.map(lambda t: t.flatten(0, 1) if t.dim() > 1 else t)
@@ -74,11 +76,23 @@ def cases(packed, grad):
 
 
 FORWARD = [
-    "select", "select_mask", "index_scores", "attend", "attend-dense", "sparse_attend", "gate", "gate-head",
-    "indexer_kl", "indexer_kl-mask", "indexer_kl-nobias",
+    "select",
+    "select_mask",
+    "index_scores",
+    "attend",
+    "attend-dense",
+    "sparse_attend",
+    "gate",
+    "gate-head",
+    "indexer_kl",
+    "indexer_kl-mask",
+    "indexer_kl-nobias",
 ]
 BACKWARD = [
-    "attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward",
+    "attend_backward",
+    "sparse_attend_backward",
+    "gate_backward",
+    "indexer_kl_backward",
     "indexer_kl_backward-nobias",
 ]
 
@@ -104,7 +118,9 @@ def test_opcheck_backward_operators(name, packed):
 def test_every_operator_is_checked():
     listed = {name.split("-")[0] for name in FORWARD + BACKWARD}
     registered = {
-        schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("gsa::")
+        schema.name.split("::")[1]
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("gsa::")
     }
     assert listed == registered
 
@@ -127,7 +143,13 @@ def test_compile(dynamic):
 
     def step(p, variance):
         out, lse, k_t, _, threshold, tie_cut = gsa.sparse_attend(
-            *p.attention(), *p.indexer(), budget="inverse", k_base=5, k_min=2, k_max=20, mean_variance=variance
+            *p.attention(),
+            *p.indexer(),
+            budget="inverse",
+            k_base=5,
+            k_min=2,
+            k_max=20,
+            mean_variance=variance,
         )
         y = gsa.gate(out, p.q)
         loss, _ = gsa.indexer_kl(p.q, p.k, lse, *p.indexer(), None, threshold, tie_cut)
@@ -143,7 +165,13 @@ def test_compile(dynamic):
             leaves = p.leaves()
             total, k_t = f(leaves, variance)
             total.backward()
-            gradients = (leaves.q.grad, leaves.k.grad, leaves.v.grad, leaves.index_q.grad, leaves.index_bias.grad)
+            gradients = (
+                leaves.q.grad,
+                leaves.k.grad,
+                leaves.v.grad,
+                leaves.index_q.grad,
+                leaves.index_bias.grad,
+            )
             results.append((total.detach(), k_t, *gradients))
         for a, b in zip(*results):
             if a.dtype == torch.int32:
@@ -158,5 +186,7 @@ def test_cuda_says_that_it_is_not_built():
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
     for name in FORWARD + BACKWARD:
         arguments, keywords = cases(False, False)[name]
-        with pytest.raises(RuntimeError, match=f"gsa::{name.split('-')[0]}: argument .* CUDA operators are not built"):
+        with pytest.raises(
+            RuntimeError, match=f"gsa::{name.split('-')[0]}: argument .* CUDA operators are not built"
+        ):
             operator(name).redispatch(cuda, *arguments, **keywords)

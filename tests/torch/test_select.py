@@ -33,7 +33,7 @@ def check_selection(p, result, form="sigmoid"):
 SHAPES = [
     dict(batch=1, queries=1),
     dict(queries=33),
-    dict(queries=97, index_heads=1),
+    dict(batch=8, queries=97, index_heads=1),
     dict(queries=97, keys=200, index_size=59),
     dict(batch=1, queries=1025, index_heads=3, index_size=7),
     dict(batch=1, queries=5, keys=1025, index_heads=128, index_size=8),
@@ -112,7 +112,9 @@ def test_constant_scores_select_the_first_positions():
     p = p.with_(index_k=torch.zeros_like(p.index_k))
     result = select(p, budget="fixed", k_base=10, k_min=1, k_max=97)
     mask = check_selection(p, result)
-    assert (mask == (torch.arange(97) < torch.minimum(torch.arange(1, 98), torch.tensor(10)).unsqueeze(-1))).all()
+    assert (
+        mask == (torch.arange(97) < torch.minimum(torch.arange(1, 98), torch.tensor(10)).unsqueeze(-1))
+    ).all()
     assert (result["variance"] == 0).all()
 
 
@@ -150,7 +152,9 @@ def test_budget_formula(budget, mean_variance, dtype):
     # The variance that comes back is rounded to Real; the floor may fall either way within that rounding.
     slack = 4 * torch.finfo(result["variance"].dtype).eps
     low, high = (
-        reference.budget(result["variance"].double() * factor, seen, budget, mean_variance=mean_variance, **options)
+        reference.budget(
+            result["variance"].double() * factor, seen, budget, mean_variance=mean_variance, **options
+        )
         for factor in (1 - slack, 1 + slack)
     )
     low, high = torch.minimum(low, high), torch.maximum(low, high)
@@ -186,7 +190,9 @@ def test_query_offset(fraction):
     whole = select(p, budget="fixed", k_base=20, k_min=1, k_max=50)
     start = int(fraction * (120 - 33))
     part = p.with_(index_q=p.index_q[:, start : start + 33], index_w=p.index_w[:, start : start + 33])
-    result = select(part, budget="fixed", k_base=20, k_min=1, k_max=50, q_position=torch.tensor([start, start]))
+    result = select(
+        part, budget="fixed", k_base=20, k_min=1, k_max=50, q_position=torch.tensor([start, start])
+    )
     for name, value in result.items():
         assert_same_bits(value, whole[name][:, start : start + 33], name)
     score = gsa.index_scores(*part.indexer(), scale=p.scale(), q_position=torch.tensor([start, start]))

@@ -45,7 +45,9 @@ def test_against_reference(dtype, form):
     assert all(tensor.grad is None for tensor in p.indexer()), "the selection passes no gradient"
 
 
-@pytest.mark.parametrize("options", [{}, dict(budget="inverse", mean_variance=torch.tensor(0.02))], ids=["fixed", "inverse"])
+@pytest.mark.parametrize(
+    "options", [{}, dict(budget="inverse", mean_variance=torch.tensor(0.02))], ids=["fixed", "inverse"]
+)
 def test_equals_its_two_steps(options):
     p = make(queries=300)
     expected, _ = in_steps(p, **options)
@@ -64,8 +66,10 @@ def test_everything_selected_is_torchs_attention():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=dtype_id)
 def test_longer_than_a_chunk(dtype):
-    """Sequences of more than 2048 queries run in pieces: the forward pass does not show it in a single bit."""
-    p = make(batch=2, queries=2500, heads=2, kv_heads=1, size=16, index_heads=2, index_size=8, dtype=dtype).leaves()
+    """More than 2048 queries run in pieces: the forward pass does not show it in a single bit."""
+    p = make(
+        batch=2, queries=2500, heads=2, kv_heads=1, size=16, index_heads=2, index_size=8, dtype=dtype
+    ).leaves()
     expected, mask = in_steps(p)
     ours = sparse(p)
     for name, a, b in zip(("out", "lse", "k_t", "variance", "threshold", "tie_cut"), ours, expected):
@@ -117,12 +121,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_memory_is_linear():
-    """At 32K tokens, forward, backward and the indexer's loss: a mask would take 128 MiB, scores 4 GiB. Inputs,
-    gradients and results take 10 MiB; a chunk's mask 8 MiB. What a process holds at its peak tells."""
+    """At 32K tokens, forward, backward and the indexer's loss: a mask would take 128 MiB, scores 4 GiB.
+    Inputs, gradients and results take 10 MiB, a chunk's mask 8 MiB; the rest is scratch. Seen: 49 MiB, and
+    168 MiB with a mask."""
     result = subprocess.run(
         [sys.executable, "-c", MEMORY, os.environ["GSA_LIBRARY"], os.path.dirname(__file__)],
-        capture_output=True, text=True, timeout=600,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
     grown = int(result.stdout) / 1024
-    assert grown < 64, f"{grown:.0f} MiB more at the peak"
+    assert grown < 96, f"{grown:.0f} MiB more at the peak"

@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
-#include "kernels/attend/attend_blocks-inl.h"
+#include "kernels/common/attend_blocks-inl.h"
 #include "kernels/common/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -36,7 +36,7 @@ struct Base<double> {
 HWY_INLINE float power(float x) { return std::exp2(x); }
 HWY_INLINE double power(double x) { return std::exp(x); }
 
-// 2^x, relative error below 1e-7; 0 below 2^-126; NaN stays NaN. x <= 127.
+// 2^x, relative error below 1e-7; 0 below 2^-126, infinite from 127.5 on; NaN stays NaN. x <= 128.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V power_of_two(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -71,9 +71,69 @@ HWY_INLINE std::uint16_t bf16_from_float(float value) {
   return static_cast<std::uint16_t>(value == value ? rounded : quiet);
 }
 
-// Conversions from and to float16 run on whole vectors.
+// Conversions from and to float16 run on whole vectors, into and out of which rows of any size are copied.
 using HalfTag = hn::CappedTag<float, 16>;
 constexpr std::int64_t kHalfLanes = static_cast<std::int64_t>(hn::MaxLanes(HalfTag()));
+
+#if HWY_TARGET == HWY_SSE4
+// Highway emulates float16 here without NaN and without rounding to nearest: do it by hand.
+HWY_INLINE void halves_to_floats(const hwy::float16_t* src, float* dst) {
+  for (std::int64_t i = 0; i < kHalfLanes; ++i) {
+    std::uint16_t half;
+    std::memcpy(&half, src + i, sizeof half);
+    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
+    const std::uint32_t rest = half & 0x7FFFu;
+    float magnitude;
+    if (rest >= 0x7C00u) {  // infinity and NaN
+      const std::uint32_t bits = 0x7F800000u | ((rest & 0x3FFu) << 13);
+      std::memcpy(&magnitude, &bits, sizeof bits);
+    } else {  // 2^112 moves the exponent's bias, subnormal numbers included
+      const std::uint32_t bits = rest << 13;
+      std::memcpy(&magnitude, &bits, sizeof bits);
+      magnitude *= 0x1p112f;
+    }
+    std::uint32_t bits;
+    std::memcpy(&bits, &magnitude, sizeof bits);
+    bits |= sign;
+    std::memcpy(dst + i, &bits, sizeof bits);
+  }
+}
+
+HWY_INLINE void floats_to_halves(const float* src, hwy::float16_t* dst) {
+  for (std::int64_t i = 0; i < kHalfLanes; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, src + i, sizeof bits);
+    const std::uint32_t sign = (bits >> 16) & 0x8000u;
+    bits &= 0x7FFFFFFFu;
+    std::uint32_t half;
+    if (bits > 0x7F800000u) {  // NaN
+      half = 0x7E00u | ((bits >> 13) & 0x1FFu);
+    } else if (bits >= 0x477FF000u) {  // rounds to 65536 or more
+      half = 0x7C00u;
+    } else if (bits < 0x38800000u) {  // subnormal: the sum rounds to a multiple of 2^-24
+      float magnitude;
+      std::memcpy(&magnitude, &bits, sizeof bits);
+      magnitude += 0.5f;
+      std::memcpy(&half, &magnitude, sizeof half);
+      half -= 0x3F000000u;
+    } else {
+      half = (bits - 0x38000000u + 0xFFFu + ((bits >> 13) & 1u)) >> 13;
+    }
+    const std::uint16_t result = static_cast<std::uint16_t>(sign | half);
+    std::memcpy(dst + i, &result, sizeof result);
+  }
+}
+#else
+HWY_INLINE void halves_to_floats(const hwy::float16_t* src, float* dst) {
+  const hn::Rebind<hwy::float16_t, HalfTag> d16;
+  hn::StoreU(hn::PromoteTo(HalfTag(), hn::LoadU(d16, src)), HalfTag(), dst);
+}
+
+HWY_INLINE void floats_to_halves(const float* src, hwy::float16_t* dst) {
+  const hn::Rebind<hwy::float16_t, HalfTag> d16;
+  hn::StoreU(hn::DemoteTo(d16, hn::LoadU(HalfTag(), src)), d16, dst);
+}
+#endif
 
 // dst[0..size) = scale * src[0..size), dst[size..padded) = 0. dst is aligned scratch.
 template <typename T>
@@ -101,9 +161,7 @@ HWY_INLINE void load_row(T* HWY_RESTRICT dst, const void* src, DType type, std::
         hwy::float16_t raw[kHalfLanes] = {};
         if (count < kHalfLanes) std::memcpy(raw, s + i, static_cast<std::size_t>(count) * sizeof(raw[0]));
         float part[kHalfLanes];
-        hn::StoreU(hn::PromoteTo(HalfTag(), hn::LoadU(hn::Rebind<hwy::float16_t, HalfTag>(),
-                                                      count < kHalfLanes ? raw : s + i)),
-                   HalfTag(), part);
+        halves_to_floats(count < kHalfLanes ? raw : s + i, part);
         for (std::int64_t j = 0; j < count; ++j) dst[i + j] = scale * static_cast<T>(part[j]);
       }
       break;
@@ -140,17 +198,15 @@ HWY_INLINE void store_row(void* dst, DType type, const T* HWY_RESTRICT src, std:
     }
     case DType::f16: {
       hwy::float16_t* out = static_cast<hwy::float16_t*>(dst);
-      const hn::Rebind<hwy::float16_t, HalfTag> d16;
       for (std::int64_t i = 0; i < size; i += kHalfLanes) {
         const std::int64_t count = size - i < kHalfLanes ? size - i : kHalfLanes;
         float part[kHalfLanes] = {};
         for (std::int64_t j = 0; j < count; ++j) part[j] = static_cast<float>(scale * src[i + j]);
-        const auto half = hn::DemoteTo(d16, hn::LoadU(HalfTag(), part));
         if (count == kHalfLanes) {
-          hn::StoreU(half, d16, out + i);
+          floats_to_halves(part, out + i);
         } else {
           hwy::float16_t raw[kHalfLanes];
-          hn::StoreU(half, d16, raw);
+          floats_to_halves(part, raw);
           std::memcpy(out + i, raw, static_cast<std::size_t>(count) * sizeof(raw[0]));
         }
       }

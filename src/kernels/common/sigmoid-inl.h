@@ -13,15 +13,18 @@ namespace gsa {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 1 / (1 + e^-x). The part of log2(e) that float drops is added again: with |x| near 80 it would cost 7 bits.
+// 1 / (1 + e^-x); 0 and 1 at the infinities, NaN stays NaN. The part of log2(e) that float drops is
+// multiplied in again: with |x| near 80 it would cost 7 bits.
 HWY_INLINE FloatVec sigmoid(FloatVec x) {
   const FloatTag d;
-  const FloatVec y = hn::Mul(x, hn::Set(d, -1.44269502f));
-  const FloatVec rest = hn::MulSub(x, hn::Set(d, -1.44269502f), y);
-  const FloatVec low = hn::MulAdd(x, hn::Set(d, -1.92596303e-8f), rest);
-  const FloatVec e = power_of_two(d, hn::Min(hn::Set(d, 126.0f), y));
-  const FloatVec corrected = hn::MulAdd(e, hn::Mul(low, hn::Set(d, 0.693147182f)), e);
-  return hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), corrected));
+  // Constants come first: on x86 min(a, b) and max(a, b) return b when either is NaN.
+  const FloatVec bounded = hn::Min(hn::Set(d, 90.0f), hn::Max(hn::Set(d, -90.0f), x));
+  const FloatVec y = hn::Mul(bounded, hn::Set(d, -1.44269502f));
+  const FloatVec rest = hn::MulSub(bounded, hn::Set(d, -1.44269502f), y);
+  const FloatVec low = hn::MulAdd(bounded, hn::Set(d, -1.92596303e-8f), rest);
+  const FloatVec e = power_of_two(d, hn::Min(hn::Set(d, 128.0f), y));  // infinite from 127.5 on
+  const FloatVec correction = hn::MulAdd(low, hn::Set(d, 0.693147182f), hn::Set(d, 1.0f));
+  return hn::Div(hn::Set(d, 1.0f), hn::MulAdd(e, correction, hn::Set(d, 1.0f)));
 }
 
 // x <- sigmoid(x) for x[0..size); x has room for padded(size) values.

@@ -8,7 +8,7 @@
 #define GSA_KERNELS_KL_TILE_INL_H_
 #endif
 
-#include "kernels/attend/attend_blocks-inl.h"
+#include "kernels/common/attend_blocks-inl.h"
 #include "kernels/common/sigmoid-inl.h"
 #include "kernels/common/softmax-inl.h"
 #include "kernels/indexer_kl/indexer_kl.h"
