@@ -55,7 +55,7 @@ deps: ## unpack libraries into .deps without root, also for a machine that is cu
 .PHONY: test pytest sanitize format format-check
 test: build ## set up, build, run every test (ARGS="-R kernels" for one suite)
 	@rm -rf $(BUILD)/reports
-	@status=0; ctest --preset $(PRESET) $(ARGS) || status=1; \
+	@status=0; ctest --preset $(PRESET) -j $(JOBS) $(ARGS) || status=1; \
 	$(INTERPRETER) tools/test_summary.py $(BUILD) || status=1; \
 	if [ $$status = 0 ]; then echo "make test: all passed"; else echo "make test: FAILED, see above"; fi; \
 	exit $$status

@@ -40,7 +40,7 @@ ops::IndexerInputs IndexerImpl::project(const Tensor& h, const Tensor& positions
   inputs.w = weights_proj(x);
   if (sigmoid) {
     inputs.w = torch::sigmoid(inputs.w);
-    inputs.bias = bias;
+    inputs.bias = bias.to(inputs.w.scalar_type());  // autocast leaves parameters as they are
   } else {
     inputs.w = inputs.w * (1 / std::sqrt(static_cast<double>(config_.heads)));
   }

@@ -3,8 +3,9 @@
 // Schemas, with every argument's shape, are in registration.cc.
 //
 // Shapes: B sequences of L tokens, or packed: [B, L] below is then one dimension [T], and cu_seqlens_q,
-// cu_seqlens_k (int64 [sequences + 1], on the CPU) say where sequences start. q_position (int64 [sequences])
-// is the position of the first query of each sequence; without it the last query sees the last key.
+// cu_seqlens_k (int64 or int32 [sequences + 1], on the CPU) say where sequences start. q_position (int64 or
+// int32 [sequences], on the CPU) is the position of the first query of each sequence; without it the last
+// query sees the last key.
 #pragma once
 
 #include <torch/torch.h>

@@ -146,7 +146,7 @@ const std::vector<Case> kSelectionCases = {
     {"one", whole(1), 1, 1},
     {"odd", whole(97), 3, 59, ScoreForm::sigmoid, Layout::gaps},
     {"relu", whole(333), 3, 20, ScoreForm::relu, Layout::heads_first},
-    {"long", whole(1025), 2, 8},
+    {"long", {{300, 1025, 725}}, 2, 8},
     {"chunk", {{70, 1500, 1200}}, 2, 16},
     {"packed", {{20, 20, 0}, {1, 1, 0}, {0, 5, 5}, {3, 50, 40}, {40, 400, 360}}, 2, 32},
     {"very_long", {{9, 6000, 5991}, {3, 2500, 2000}}, 2, 8},

@@ -257,8 +257,9 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
 }
 
 // How large the error of a result may be: factor times the error of the plain implementation, and never less
-// than rounding the largest value to the type the result is stored in, as often as said. Where larger terms
-// cancel on the way to the result, `terms` is their size, and their rounding is what counts.
+// than rounding the largest value to the type the result is stored in, as often as `roundings` says. Where
+// larger terms cancel on the way to the result, `terms` is their size times the roundings they went through
+// in the type of the arithmetic.
 struct Tolerance {
   double factor;
   DType stored;
@@ -268,9 +269,7 @@ struct Tolerance {
 inline Tolerance forward_tolerance(DType stored, double roundings = 1, double terms = 0) {
   return {2, stored, roundings, terms};
 }
-inline Tolerance gradient_tolerance(DType stored, double roundings = 1, double terms = 0) {
-  return {3, stored, roundings, terms};
-}
+inline Tolerance gradient_tolerance(DType stored, double terms = 0) { return {3, stored, 1, terms}; }
 
 // actual is ours, exact the reference at higher precision, plain the reference in the precision of our
 // accumulators, both from the same stored inputs. NaN must stand in the same places.
@@ -296,8 +295,10 @@ template <typename Exact, typename Plain>
       worst = i;
     }
   }
-  const Exact size = std::max(largest, static_cast<Exact>(tolerance.terms));
-  const Exact floor = static_cast<Exact>(tolerance.roundings * rounding_unit(tolerance.stored)) * size;
+  const double stored_unit = rounding_unit(tolerance.stored),
+               real_unit = rounding_unit(real_of(tolerance.stored));
+  const Exact floor = std::max(static_cast<Exact>(tolerance.roundings * stored_unit) * largest,
+                               static_cast<Exact>(tolerance.terms * real_unit));
   // SSE4 has no fused multiply-add: every step rounds twice. In 16 bits the one rounding at the end outweighs
   // that.
   const Exact slack = simd_in_use() == "SSE4" && size_of(tolerance.stored) > 2 ? 2 : 1;

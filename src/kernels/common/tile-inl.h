@@ -8,8 +8,10 @@
 //
 // A tile is stored in groups of four keys: element (r, i) at (i / 4) * 16 + r * 4 + i % 4, so that one vector
 // of 16 holds four rows of four keys and each row fills one 128-bit block: row-wise maxima and sums stay
-// inside blocks. Sums run in an order that depends on nothing but width and the order of keys: any grouping
-// of rows gives the same bits. Included once per Highway target.
+// inside blocks. dot_tile and combine add in
+// an order that depends on nothing but width and the order of keys: any grouping of rows gives the same bits.
+// spread adds a group's rows before it adds them to packed, so there the grouping counts. Included once per
+// Highway target.
 #if defined(GSA_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GSA_KERNELS_TILE_INL_H_
 #undef GSA_KERNELS_TILE_INL_H_
@@ -189,13 +191,16 @@ HWY_INLINE void spread_columns(const float* HWY_RESTRICT tile, const float* HWY_
   for (std::int64_t i = 0; i < count; ++i) {
     float* x = packed + slots[i] * width;
     const float* p = tile + tile_index(0, i);
-    FloatVec v[kColumns];
-    for (int c = 0; c < kColumns; ++c) v[c] = hn::Load(d, x + c * kLanes);
-    for (int r = 0; r < kRows; ++r) {
+    // The rows' sum first: the chain of roundings into x is then as long as there are groups of rows, not
+    // rows.
+    FloatVec sum[kColumns];
+    for (int c = 0; c < kColumns; ++c) sum[c] = hn::Mul(hn::Set(d, p[0]), y[0][c]);
+    for (int r = 1; r < kRows; ++r) {
       const FloatVec weight = hn::Set(d, p[r * kGroup]);
-      for (int c = 0; c < kColumns; ++c) v[c] = hn::MulAdd(weight, y[r][c], v[c]);
+      for (int c = 0; c < kColumns; ++c) sum[c] = hn::MulAdd(weight, y[r][c], sum[c]);
     }
-    for (int c = 0; c < kColumns; ++c) hn::Store(v[c], d, x + c * kLanes);
+    for (int c = 0; c < kColumns; ++c)
+      hn::Store(hn::Add(hn::Load(d, x + c * kLanes), sum[c]), d, x + c * kLanes);
   }
 }
 
