@@ -15,8 +15,15 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 
+# Only what is said on the command line counts: a stray variable of the environment must not change what is tested.
+ifneq ($(origin ARGS),command line)
+  override ARGS :=
+endif
+ifneq ($(origin PYTHON),command line)
+  override undefine PYTHON
+endif
 ifdef PYTHON
-  INTERPRETER := $(shell command -v $(PYTHON) || echo $(PYTHON))
+  INTERPRETER := $(abspath $(shell command -v $(PYTHON) || echo $(PYTHON)))
 else
   INTERPRETER := $(CURDIR)/.venv/bin/python
 endif
@@ -52,13 +59,24 @@ deps: ## unpack libraries into .deps without root, also for a machine that is cu
 
 # ---- Tests and checks
 
-.PHONY: test pytest sanitize format format-check
+.PHONY: test retest pytest sanitize format format-check
 test: build ## set up, build, run every test (ARGS="-R kernels" for one suite)
-	@rm -rf $(BUILD)/reports
-	@status=0; ctest --preset $(PRESET) -j $(JOBS) $(ARGS) || status=1; \
-	$(INTERPRETER) tools/test_summary.py $(BUILD) || status=1; \
-	if [ $$status = 0 ]; then echo "make test: all passed"; else echo "make test: FAILED, see above"; fi; \
-	exit $$status
+	@key=$$(tools/state_key.sh $(INTERPRETER)); passed=$(BUILD)/.passed; \
+	if [ -z "$(ARGS)" ] && [ "$$key" = "$$(head -n 1 $$passed 2>/dev/null)" ]; then \
+	  tail -n +2 $$passed; \
+	  echo "make test: passed before, and no file has changed since (make retest runs it again)"; \
+	  exit 0; \
+	fi; \
+	rm -rf $(BUILD)/reports $$passed; \
+	status=0; ctest --preset $(PRESET) $(ARGS) || status=1; \
+	$(INTERPRETER) tools/test_summary.py $(BUILD) | tee $(BUILD)/.summary || status=1; \
+	if [ $$status != 0 ]; then echo "make test: FAILED, see above"; exit 1; fi; \
+	if [ -z "$(ARGS)" ]; then { echo "$$key"; cat $(BUILD)/.summary; } >$$passed; fi; \
+	echo "make test: all passed"
+
+retest: ## every test again, changed or not
+	@rm -f $(BUILD)/.passed
+	@$(MAKE) --no-print-directory test $(if $(PYTHON),PYTHON=$(PYTHON))
 
 pytest: build ## the Python tests alone (ARGS="-k name")
 	@GSA_LIBRARY=$(BUILD)/libgsa.so PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}.deps/python" \

@@ -25,7 +25,9 @@ done
 if [ $# -gt 0 ]; then
   packages=("$@")
 else
-  packages=(libhwy-dev libhwy1 libtomlplusplus-dev)
+  # The runtime library beside libhwy-dev carries another name in newer releases (libhwy1, libhwy1t64).
+  runtime=$(apt-cache depends libhwy-dev 2>/dev/null | sed -nE 's/^ *Depends: (libhwy[0-9][a-z0-9]*)$/\1/p' | head -n 1)
+  packages=(libhwy-dev "${runtime:-libhwy1}" libtomlplusplus-dev)
   for package in $(missing_packages required); do
     case $package in
       libhwy-dev | g++ | cmake | ninja-build) ;;  # fetched anyway, or programs that do not run from a folder
@@ -43,11 +45,12 @@ download() {
 
 private=()  # options for package lists of our own, where the system's are missing or too old to be served
 for package in "${packages[@]}"; do
-  if compgen -G "$archives/${package}_*.deb" >/dev/null; then
+  if [ -e "$archives/$package.unpacked" ]; then
     echo "[deps] $package: already here"
     continue
   fi
   echo "[deps] $package"
+  rm -f "$archives/${package}_"*.deb
   if [ ${#private[@]} = 0 ] && ! download "$package"; then
     echo "[deps] fetching package lists into .deps (the system's do not have $package, or are out of date)"
     mkdir -p "$deps/apt/lists/partial" "$deps/apt/cache/archives/partial"
@@ -58,6 +61,7 @@ for package in "${packages[@]}"; do
     download "$package" "${private[@]}"
   fi
   dpkg-deb -x "$archives/${package}_"*.deb "$deps"
+  touch "$archives/$package.unpacked"
 done
 
 if [ $# = 0 ]; then

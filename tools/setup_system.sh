@@ -12,7 +12,7 @@ if [ "${1:-}" = --venv ]; then
   required=$(echo $required $(missing_packages venv))
 fi
 optional=$(missing_packages optional)
-tried=build/.optional-packages-tried  # a machine that cannot have them is asked once, not at every run
+tried=.cache/optional-packages-tried  # a machine that cannot have them is asked once, not at every run
 
 if [ -z "$required" ] && { [ -z "$optional" ] || [ -e "$tried" ]; }; then
   exit 0
@@ -26,7 +26,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
   {
     echo "[setup] packages are missing and this is not root on a Debian or Ubuntu machine. Run"
     echo
-    echo "    sudo apt-get install -y $required${optional:+ $optional}"
+    echo "    sudo sh -c 'apt-get update && apt-get install -y $required${optional:+ $optional}'"
     echo
     echo "and start again. Without root: \`make deps\` fetches the libraries among them into .deps/ on a machine"
     echo "with a network; that folder may be copied here."
@@ -37,10 +37,14 @@ fi
 echo "[setup] installing with apt: $required${required:+${optional:+ }}$optional"
 export DEBIAN_FRONTEND=noninteractive
 apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2)
-if "${apt[@]}" update </dev/null && "${apt[@]}" install -y --no-install-recommends $required $optional </dev/null; then
+"${apt[@]}" update </dev/null || echo "[setup] apt-get update failed: trying with the package lists that are there"
+install() { "${apt[@]}" install -y --no-install-recommends "$@" </dev/null; }
+# In two steps: an optional package that cannot be had must not keep a required one away.
+if { [ -z "$required" ] || install $required; } && { [ -z "$optional" ] || install $optional; }; then
   exit 0
 fi
 
+required=$(missing_packages required)
 if [ -n "$required" ]; then
   {
     echo "[setup] apt-get could not install: $required"
@@ -48,5 +52,5 @@ if [ -n "$required" ]; then
   } >&2
   exit 1
 fi
-mkdir -p build && touch "$tried"
+mkdir -p .cache && touch "$tried"
 echo "[setup] apt-get could not install $optional: going on without (the format check is skipped without clang-format)"

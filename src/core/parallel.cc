@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -67,7 +68,11 @@ void ThreadParallel::run(std::int64_t tasks, const std::function<void(std::int64
   const int threads = static_cast<int>(std::min<std::int64_t>(workers_, tasks));
   TaskQueue queue(tasks, body);
   std::vector<std::thread> pool;
-  for (int w = 1; w < threads; ++w) pool.emplace_back([&queue, w] { queue.work(w); });
+  try {
+    for (int w = 1; w < threads; ++w) pool.emplace_back([&queue, w] { queue.work(w); });
+  } catch (const std::system_error&) {
+    // No more threads to be had: those that started share the work.
+  }
   queue.work(0);
   for (std::thread& thread : pool) thread.join();
   queue.rethrow();

@@ -13,13 +13,14 @@
 //   k_t         int32 [B, L]: how many positions a query selects
 //   variance    Real [B, L]: of the query's scores
 //   threshold   Real [B, L], tie_cut int32 [B, L]: position s is selected iff its score is above the
-//   threshold,
-//               or equal to it with s <= tie_cut
+//               threshold, or equal to it with s <= tie_cut
 //   lse         Real [B, L, n_h]: log-sum-exp of a query's attention logits
 //   scale       factor of q.k, 1/sqrt(d) for None; of the indexer's q.k it is a plain number
 //   form        'sigmoid' or 'relu', budget 'inverse', 'proportional' or 'fixed'
-//   mean_variance   float64 or float32, one element: the running mean of variance; None or negative: not
-//   known
+//   k_base, k_min, k_max   k_t = min(clamp(floor(k_base r), k_min, k_max), visible): a k_base outside the
+//               bounds is clamped like any other value
+//   mean_variance   float64 or float32, one element: the running mean of variance, from which the inverse and
+//               proportional budgets take r (fixed: r = 1); None or negative: not known, r = 1
 //
 // Layout. Without cu_seqlens, as above. With cu_seqlens_q and cu_seqlens_k (int64 or int32 [sequences + 1],
 // on the CPU), sequences are packed end to end and [B, L], [B, S] become one dimension [T] each. q_position

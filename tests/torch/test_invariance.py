@@ -134,7 +134,7 @@ def test_long_sequences_among_short_ones():
             assert_same_bits(tensor, together[name][begin:end], name)
 
 
-@pytest.mark.parametrize("cuts", [[0, 97], [0, 1, 97], [0, 40, 64, 96, 97]], ids=str)
+@pytest.mark.parametrize("cuts", [[0, 97], [0, 1, 97], [0, 40, 64, 96, 97]], ids=lambda sizes: "x".join(map(str, sizes)))
 def test_queries_in_pieces(cuts):
     """Prefill in pieces against a cache of keys: q_position says where a piece stands."""
     p = make(queries=97)

@@ -5,8 +5,9 @@
 //   out[t,h] = sum_s exp(a[t,h,s] - lse[t,h]) v[s,h/G]
 //
 // S_t comes as a bit mask; without one, S_t is every visible key (dense causal attention). A query with an
-// empty S_t gets NaN in out and lse. Unselected keys are never read, so NaN in them goes nowhere.
-// Bits of a query depend on nothing but that query, its selection and the selected keys.
+// empty S_t gets NaN in out and lse. Keys that a query did not select take no part in its arithmetic, so NaN
+// in them goes nowhere. Bits of a query depend on nothing but that query, its selection and the selected
+// keys.
 #pragma once
 
 #include <cstdint>

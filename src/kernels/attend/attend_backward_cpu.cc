@@ -57,7 +57,7 @@ class AttendBackwardTile {
         group_(args.shape.heads / args.shape.kv_heads),
         width_(padded(args.shape.head_size)) {}
 
-  // dq_part: [queries, heads, width] for this part.
+  // dq_part: [queries of the tile, heads, width], of this part.
   void run(const QueryTile& tile, std::int64_t kv_head, std::int64_t part, T* dq_part) {
     const TilePlace place(a_.sequences, tile);
     const std::int64_t rows = tile.count * group_;
@@ -91,7 +91,7 @@ class AttendBackwardTile {
     });
     for (std::int64_t i = 0; i < tile.count; ++i) {
       std::copy_n(dq_ + i * group_ * width_, group_ * width_,
-                  dq_part + ((place.query + i) * a_.shape.heads + kv_head * group_) * width_);
+                  dq_part + (i * a_.shape.heads + kv_head * group_) * width_);
     }
   }
 
@@ -150,52 +150,70 @@ class AttendBackwardTile {
     *dp_ = nullptr;
 };
 
-// dq = scale * sum over parts; NaN where the forward pass gave NaN.
+// dq of one query = scale * sum over parts; NaN where the forward pass gave NaN. parts: the query's rows in
+// the first part, the next one `stride` values further.
 template <typename T>
-void sum_parts(const AttendBackwardArgs& a, std::int64_t query, std::int64_t parts, std::int64_t part_stride,
-               const T* dq_parts) {
+void sum_parts(const AttendBackwardArgs& a, std::int64_t query, const T* dq_parts, std::int64_t parts,
+               std::int64_t stride) {
   const std::int64_t width = padded(a.shape.head_size);
   HWY_ALIGN T sum[256];
   for (std::int64_t head = 0; head < a.shape.heads; ++head) {
-    const std::int64_t row = query * a.shape.heads + head;
-    std::copy_n(dq_parts + row * width, width, sum);
+    std::copy_n(dq_parts + head * width, width, sum);
     for (std::int64_t part = 1; part < parts; ++part) {
-      const T* add = dq_parts + part * part_stride + row * width;
+      const T* add = dq_parts + part * stride + head * width;
       for (std::int64_t c = 0; c < width; ++c) sum[c] += add[c];
     }
-    const T lse = static_cast<const T*>(a.lse)[row];
+    const T lse = static_cast<const T*>(a.lse)[query * a.shape.heads + head];
     const T scale = std::isnan(lse) ? lse : static_cast<T>(a.shape.scale);
     store_row<T>(at(a.dq.data, a.shape.dtype, query * a.dq.token_stride + head * a.dq.head_stride),
                  a.shape.dtype, sum, a.shape.head_size, scale);
   }
 }
 
+// Queries go in rounds of kRound from each sequence, so that the parts of dq take memory for one round only.
+// Tiles are visited in ascending order either way: rounds leave no trace in the result.
 template <typename T>
 void attend_backward_typed(const AttendBackwardArgs& args, const Parallel& parallel) {
   constexpr std::int64_t kTile = 256;
+  constexpr std::int64_t kRound = 8 * kTile;
+  const Sequences& s = args.sequences;
   const std::int64_t kv_heads = args.shape.kv_heads;
   const std::int64_t parts = std::max<std::int64_t>(1, 8 / kv_heads);
-  const std::int64_t queries = args.sequences.total_queries();
-  const std::int64_t part_stride = queries * args.shape.heads * padded(args.shape.head_size);
-  Scratch dq_memory;
-  T* dq_parts = dq_memory.get<T>(parts * part_stride);
-  const std::vector<QueryTile> tiles = make_tiles(args.sequences, kTile);
+  const std::int64_t row = args.shape.heads * padded(args.shape.head_size);
+  std::int64_t longest = 0;
+  for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.queries(n));
   std::vector<AttendScratch<T>> scratch(static_cast<std::size_t>(parallel.workers()));
-  parallel.run(args.sequences.count * kv_heads * parts, [&](std::int64_t task, int worker) {
-    const std::int64_t sequence = task / (kv_heads * parts);
-    const std::int64_t kv_head = task / parts % kv_heads;
-    const std::int64_t part = task % parts;
-    AttendBackwardTile<T> work(args, scratch[static_cast<std::size_t>(worker)], parts);
-    for (const QueryTile& tile : tiles) {
-      if (tile.sequence == sequence) work.run(tile, kv_head, part, dq_parts + part * part_stride);
+  std::vector<std::int64_t> place(static_cast<std::size_t>(s.count) +
+                                  1);  // of a sequence's queries in the round
+  Scratch dq_memory;
+  for (std::int64_t begin = 0; begin < longest; begin += kRound) {
+    const auto count = [&](std::int64_t n) {
+      return std::clamp<std::int64_t>(s.queries(n) - begin, 0, kRound);
+    };
+    for (std::int64_t n = 0; n < s.count; ++n) {
+      place[static_cast<std::size_t>(n) + 1] = place[static_cast<std::size_t>(n)] + count(n);
     }
-  });
-  parallel.run((queries + kTile - 1) / kTile, [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(queries, (task + 1) * kTile);
-    for (std::int64_t query = task * kTile; query < end; ++query) {
-      sum_parts(args, query, parts, part_stride, dq_parts);
-    }
-  });
+    const std::int64_t stride = place.back() * row;
+    T* dq_parts = dq_memory.get<T>(parts * stride);
+    parallel.run(s.count * kv_heads * parts, [&](std::int64_t task, int worker) {
+      const std::int64_t n = task / (kv_heads * parts);
+      const std::int64_t part = task % parts;
+      T* dq = dq_parts + part * stride + place[static_cast<std::size_t>(n)] * row;
+      AttendBackwardTile<T> work(args, scratch[static_cast<std::size_t>(worker)], parts);
+      for (std::int64_t i = 0; i < count(n); i += kTile) {
+        work.run({n, begin + i, std::min(kTile, count(n) - i)}, task / parts % kv_heads, part, dq + i * row);
+      }
+    });
+    constexpr std::int64_t kTiles = kRound / kTile;
+    parallel.run(s.count * kTiles, [&](std::int64_t task, int) {
+      const std::int64_t n = task / kTiles;
+      const std::int64_t first = task % kTiles * kTile;
+      for (std::int64_t i = first; i < std::min(first + kTile, count(n)); ++i) {
+        sum_parts(args, s.q_begin[n] + begin + i, dq_parts + (place[static_cast<std::size_t>(n)] + i) * row,
+                  parts, stride);
+      }
+    });
+  }
 }
 
 void attend_backward_target(const AttendBackwardArgs& args, const Parallel& parallel) {

@@ -36,12 +36,24 @@ struct Base<double> {
 HWY_INLINE float power(float x) { return std::exp2(x); }
 HWY_INLINE double power(double x) { return std::exp(x); }
 
-// 2^x, relative error below 1e-7; 0 below 2^-126, infinite from 127.5 on; NaN stays NaN. x <= 128.
+// Bounds that let NaN through on every target: Max and Min drop it on some, and on others by order of
+// operands.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_least(D d, float bound, V x) {
+  const V b = hn::Set(d, bound);
+  return hn::IfThenElse(hn::Lt(x, b), b, x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_most(D d, float bound, V x) {
+  const V b = hn::Set(d, bound);
+  return hn::IfThenElse(hn::Gt(x, b), b, x);
+}
+
+// 2^x, relative error below 1e-7; 0 below 2^-126, infinite from 127.5 on; NaN stays NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V power_of_two(D d, V x) {
   const hn::RebindToSigned<D> di;
-  // The constant comes first: on x86 max(a, b) returns b when either is NaN.
-  const V clamped = hn::Max(hn::Set(d, -127.0f), x);
+  const V clamped = at_most(d, 128.0f, at_least(d, -127.0f, x));
   const auto n = hn::NearestInt(clamped);
   const V r = hn::Sub(clamped, hn::ConvertTo(d, n));
   V p = hn::Set(d, 1.5370704932138324e-4f);

@@ -17,12 +17,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 // multiplied in again: with |x| near 80 it would cost 7 bits.
 HWY_INLINE FloatVec sigmoid(FloatVec x) {
   const FloatTag d;
-  // Constants come first: on x86 min(a, b) and max(a, b) return b when either is NaN.
-  const FloatVec bounded = hn::Min(hn::Set(d, 90.0f), hn::Max(hn::Set(d, -90.0f), x));
+  const FloatVec bounded = at_most(d, 90.0f, at_least(d, -90.0f, x));
   const FloatVec y = hn::Mul(bounded, hn::Set(d, -1.44269502f));
   const FloatVec rest = hn::MulSub(bounded, hn::Set(d, -1.44269502f), y);
   const FloatVec low = hn::MulAdd(bounded, hn::Set(d, -1.92596303e-8f), rest);
-  const FloatVec e = power_of_two(d, hn::Min(hn::Set(d, 128.0f), y));  // infinite from 127.5 on
+  const FloatVec e = power_of_two(d, y);
   const FloatVec correction = hn::MulAdd(low, hn::Set(d, 0.693147182f), hn::Set(d, 1.0f));
   return hn::Div(hn::Set(d, 1.0f), hn::MulAdd(e, correction, hn::Set(d, 1.0f)));
 }

@@ -33,7 +33,8 @@ HWY_INLINE void divergence(const T* HWY_RESTRICT p, const T* HWY_RESTRICT score,
     const auto q = hn::IfThenElseZero(inside, hn::LoadU(d, p + i));
     const auto s = hn::IfThenElseZero(inside, hn::LoadU(d, score + i));
     // p log p is 0 at 0; the smallest normal number keeps the logarithm finite there and NaN where it is NaN.
-    const auto log_q = hn::Log(d, hn::Max(hn::Set(d, std::numeric_limits<T>::min()), q));
+    const auto smallest = hn::Set(d, std::numeric_limits<T>::min());
+    const auto log_q = hn::Log(d, hn::IfThenElse(hn::Lt(q, smallest), smallest, q));
     gaps = hn::MulAdd(q, hn::Sub(log_q, s), gaps);
     masses = hn::Add(masses, q);
   }
@@ -126,9 +127,13 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
   const DType type = a.in.shape.dtype;
   for (std::int64_t i = 0; i < tile.queries; ++i) {
     const std::int64_t query = tile.place.query + i;
-    // A query with an empty support gave NaN; so do its gradients.
+    // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias. No key
+    // took part.
     const T lse = static_cast<const T*>(a.index_lse)[query];
     const T factor = std::isnan(lse) ? lse : T(1);
+    if (std::isnan(lse)) {
+      for (std::int64_t j = 0; j < x.heads; ++j) dbias_part[j] = static_cast<double>(lse);
+    }
     for (std::int64_t j = 0; j < x.heads; ++j) {
       store_row<T>(at(a.dq.data, type, query * a.dq.token_stride + j * a.dq.head_stride), type,
                    dq + (i * heads + j) * width, x.head_size, factor * static_cast<T>(x.scale));
@@ -153,7 +158,6 @@ template <typename T>
 void indexer_kl_backward_typed(const IndexerKlBackwardArgs& a, const Parallel& parallel) {
   const Sequences& s = a.in.sequences;
   const Indexer& x = a.in.indexer;
-  const std::vector<QueryTile> tiles = make_tiles(s, KlTile<T>::kQueries);
   std::vector<KlScratch<T>> scratch(static_cast<std::size_t>(parallel.workers()));
   const std::int64_t part_size = s.total_keys() * x.head_size;
   const std::int64_t heads = (x.heads + kTileRows - 1) / kTileRows * kTileRows;
@@ -164,11 +168,10 @@ void indexer_kl_backward_typed(const IndexerKlBackwardArgs& a, const Parallel& p
     const std::int64_t n = task / kParts, part = task % kParts;
     T* dk = dk_parts + part * part_size + s.k_begin[n] * x.head_size;
     std::fill_n(dk, s.keys(n) * x.head_size, T(0));
-    for (const QueryTile& tile : tiles) {
-      if (tile.sequence == n && tile.first / KlTile<T>::kQueries % kParts == part) {
-        kl_backward_tile(a, tile, scratch[static_cast<std::size_t>(worker)], dk,
-                         dbias_parts.data() + task * heads);
-      }
+    constexpr std::int64_t kStep = KlTile<T>::kQueries;
+    for (std::int64_t q = part * kStep; q < s.queries(n); q += kParts * kStep) {
+      kl_backward_tile(a, {n, q, std::min(kStep, s.queries(n) - q)},
+                       scratch[static_cast<std::size_t>(worker)], dk, dbias_parts.data() + task * heads);
     }
   });
   constexpr std::int64_t kKeysAtOnce = 1024;

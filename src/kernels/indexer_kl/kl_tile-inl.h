@@ -51,7 +51,7 @@ HWY_INLINE void activate(float* HWY_RESTRICT tile, std::int64_t count, int row_c
     const FloatVec b = hn::Load(d, bias + lane);
     for (std::int64_t g = lane; g < tile_size(count); g += kGroupSize) {
       const FloatVec x = hn::Add(hn::Load(d, tile + g), b);
-      hn::Store(is_sigmoid ? sigmoid(x) : hn::Max(hn::Zero(d), x), d, tile + g);
+      hn::Store(is_sigmoid ? sigmoid(x) : at_least(d, 0.0f, x), d, tile + g);
     }
   }
 }

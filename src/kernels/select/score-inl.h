@@ -122,7 +122,7 @@ void load_strip(const Indexer& x, DType type, std::int64_t first, std::int64_t c
 // e = 2^y of one head; large y is cut so that products of two stay finite. sigmoid = 1 / (1 + e).
 HWY_INLINE FloatVec one_plus_power(FloatVec y) {
   const FloatTag d;
-  return hn::Add(hn::Set(d, 1.0f), power_of_two(d, hn::Min(hn::Set(d, 62.0f), y)));
+  return hn::Add(hn::Set(d, 1.0f), power_of_two(d, at_most(d, 62.0f, y)));
 }
 
 // sum += w0 sigmoid0 + w1 sigmoid1 with one division: (w0 e1 + w1 e0) / (e0 e1), where e = 1 + e^-x.
@@ -158,9 +158,8 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT q, const float* HWY_REST
       for (; h + 2 <= kHeads; h += 2) sum = add_sigmoids(sum, acc[h][v], acc[h + 1][v], w[h], w[h + 1]);
       if (h < kHeads) sum = hn::Add(sum, hn::Div(hn::Set(d, w[h]), one_plus_power(acc[h][v])));
     } else {
-      // The zero comes first: on x86 max(a, b) returns b when either is NaN.
       for (int h = 0; h < kHeads; ++h) {
-        sum = hn::MulAdd(hn::Set(d, w[h]), hn::Max(hn::Zero(d), acc[h][v]), sum);
+        sum = hn::MulAdd(hn::Set(d, w[h]), at_least(d, 0.0f, acc[h][v]), sum);
       }
     }
     hn::Store(sum, d, scores + v * kLanes);

@@ -21,7 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-// Queries of a chunk, so that their scores take at most 16 MiB (and 32 queries pay for transposing the keys).
+// Queries of a chunk: 32 pay for transposing the keys; fewer, but at least 4, where they would have more than
+// 4 M scores.
 inline std::int64_t chunk_queries(const Sequences& s) {
   std::int64_t longest = 1;
   for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.keys(n));
@@ -123,6 +124,7 @@ void select_row(const SelectArgs& a, const Chunk<T>& chunk, std::int64_t i, Chun
     k = budget_for(a.budget, m.variance, visible);
     if (k < visible) {
       threshold = kth_largest(scores, visible, k, m, memory.guess, memory.few.template get<T>(kFew + 64));
+      threshold += T(0);  // one zero, not two: which of them was found depends on the guess
       memory.guess = threshold;
       cut = tie_cut_of(scores, visible, k, threshold);
     }

@@ -35,6 +35,19 @@ struct Moments {
 // Sums over pieces of kPiece values in T, sums of pieces in double.
 constexpr std::int64_t kPiece = 1024;
 
+// Mean and variance without intermediate results in T, which overflow or vanish where scores are extreme.
+template <typename T>
+HWY_INLINE void extreme_moments(const T* x, std::int64_t n, Moments<T>& m) {
+  double total = 0, squares = 0;
+  for (std::int64_t i = 0; i < n; ++i) total += static_cast<double>(x[i]);
+  m.mean = total / static_cast<double>(n);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double v = static_cast<double>(x[i]) - m.mean;
+    squares += v * v;
+  }
+  m.variance = squares / static_cast<double>(n);
+}
+
 template <typename T>
 HWY_INLINE Moments<T> moments(const T* HWY_RESTRICT x, std::int64_t n) {
   const hn::ScalableTag<T> d;
@@ -84,6 +97,7 @@ HWY_INLINE Moments<T> moments(const T* HWY_RESTRICT x, std::int64_t n) {
   // The mean was rounded to T before it was subtracted.
   const double shift = m.mean - static_cast<double>(mean);
   m.variance = std::max(0.0, squares / static_cast<double>(n) - shift * shift);
+  if (!std::isfinite(m.variance) || m.variance == 0) extreme_moments(x, n, m);
   return m;
 }
 
@@ -99,6 +113,14 @@ HWY_INLINE std::int64_t count_at_least(const T* HWY_RESTRICT x, std::int64_t n, 
     count += static_cast<std::int64_t>(hn::CountTrue(d, hn::Ge(hn::LoadU(d, x + i), b)));
   }
   for (; i < n; ++i) count += x[i] >= bound;
+  return count;
+}
+
+// How many of x[0..n) are greater than `bound`.
+template <typename T>
+HWY_INLINE std::int64_t count_above(const T* HWY_RESTRICT x, std::int64_t n, T bound) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < n; ++i) count += x[i] > bound;
   return count;
 }
 
@@ -149,6 +171,8 @@ HWY_INLINE T kth_largest(const T* x, std::int64_t n, std::int64_t k, const Momen
   // Invariant: count(>= low) >= k > count(>= high), so the answer lies in [low, high).
   T low = m.low;
   T high = std::nextafter(m.high, std::numeric_limits<T>::infinity());
+  // Never a subnormal number: a thread that treats those as zero would find nothing below it.
+  if (std::abs(high) < std::numeric_limits<T>::min()) high = std::numeric_limits<T>::min();
   std::int64_t at_low = n, at_high = 0;
   const double spread = std::sqrt(m.variance);
   // Scores per unit near the threshold, as if they were normally distributed: only a guide for the steps.
@@ -187,12 +211,11 @@ template <typename T>
 HWY_INLINE std::int64_t tie_cut_of(const T* x, std::int64_t n, std::int64_t k, T threshold) {
   const std::int64_t reached = count_at_least(x, n, threshold);
   if (reached == k) return n - 1;
-  const std::int64_t above =
-      count_at_least(x, n, std::nextafter(threshold, std::numeric_limits<T>::infinity()));
-  std::int64_t left = k - above;
-  std::int64_t i = 0;
-  while (x[i] != threshold || --left > 0) ++i;
-  return i;
+  std::int64_t left = k - count_above(x, n, threshold);
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (x[i] == threshold && --left == 0) return i;
+  }
+  return n - 1;
 }
 
 // Bits of scores above the threshold, and of equal ones up to tie_cut. Writes whole words for n positions and
