@@ -340,10 +340,6 @@ inline const std::vector<DType>& every_dtype() {
 }
 
 // Names of parameterised tests.
-inline std::string dtype_name(const ::testing::TestParamInfo<DType>& parameter) {
-  return name_of(parameter.param);
-}
-
 template <typename Case>
 std::string case_name(const ::testing::TestParamInfo<std::tuple<DType, Case>>& parameter) {
   return concat(name_of(std::get<0>(parameter.param)), "_", std::get<1>(parameter.param).name);

@@ -12,6 +12,11 @@ def dtype_id(value):
     return NAMES.get(value) if isinstance(value, torch.dtype) else None
 
 
+def sizes_id(sizes):
+    """Without punctuation: a name that pytest -k can replay."""
+    return "x".join(map(str, sizes))
+
+
 @dataclass
 class Problem:
     """One layer's worth of tensors, named as the operators name them."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, pack
+from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, pack, sizes_id
 
 gsa = torch.ops.gsa
 
@@ -18,7 +18,7 @@ def inputs(shape, head_wise, dtype=torch.float32):
 @pytest.mark.parametrize("head_wise", [False, True], ids=["element", "head"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
 @pytest.mark.parametrize(
-    "shape", [(2, 97, 4, 59), (1025, 3, 64), (7, 256), (1, 1), (2, 3, 5, 4, 33)], ids=lambda sizes: "x".join(map(str, sizes))
+    "shape", [(2, 97, 4, 59), (1025, 3, 64), (7, 256), (1, 1), (2, 3, 5, 4, 33)], ids=sizes_id
 )
 def test_against_reference(shape, dtype, head_wise):
     x, z = inputs(shape, head_wise, dtype)
@@ -55,7 +55,7 @@ def test_strided_inputs(head_wise):
         assert_same_bits(a, b)
 
 
-@pytest.mark.parametrize("shape", [(0, 4, 8), (3, 0, 8), (3, 4, 0)], ids=lambda sizes: "x".join(map(str, sizes)))
+@pytest.mark.parametrize("shape", [(0, 4, 8), (3, 0, 8), (3, 4, 0)], ids=sizes_id)
 @pytest.mark.parametrize("head_wise", [False, True], ids=["element", "head"])
 def test_empty(shape, head_wise):
     x, z = (t.requires_grad_() for t in inputs(shape, head_wise))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from problems import assert_same_bits, dtype_id, make
+from problems import assert_same_bits, dtype_id, make, sizes_id
 
 gsa = torch.ops.gsa
 BUDGET = dict(budget="inverse", k_base=20, k_min=4, k_max=40, mean_variance=torch.tensor(0.02))
@@ -134,7 +134,7 @@ def test_long_sequences_among_short_ones():
             assert_same_bits(tensor, together[name][begin:end], name)
 
 
-@pytest.mark.parametrize("cuts", [[0, 97], [0, 1, 97], [0, 40, 64, 96, 97]], ids=lambda sizes: "x".join(map(str, sizes)))
+@pytest.mark.parametrize("cuts", [[0, 97], [0, 1, 97], [0, 40, 64, 96, 97]], ids=sizes_id)
 def test_queries_in_pieces(cuts):
     """Prefill in pieces against a cache of keys: q_position says where a piece stands."""
     p = make(queries=97)

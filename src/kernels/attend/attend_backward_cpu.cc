@@ -174,11 +174,12 @@ void sum_parts(const AttendBackwardArgs& a, std::int64_t query, const T* dq_part
 // Tiles are visited in ascending order either way: rounds leave no trace in the result.
 template <typename T>
 void attend_backward_typed(const AttendBackwardArgs& args, const Parallel& parallel) {
-  constexpr std::int64_t kTile = 256;
-  constexpr std::int64_t kRound = 8 * kTile;
+  constexpr std::int64_t kRound = 2048;
   const Sequences& s = args.sequences;
   const std::int64_t kv_heads = args.shape.kv_heads;
   const std::int64_t parts = std::max<std::int64_t>(1, 8 / kv_heads);
+  // About 512 rows a tile: their sums into dk and dv are one chain of roundings, and each tile adds once.
+  const std::int64_t tile = std::clamp<std::int64_t>(512 / (args.shape.heads / kv_heads) / 16 * 16, 16, 256);
   const std::int64_t row = args.shape.heads * padded(args.shape.head_size);
   std::int64_t longest = 0;
   for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.queries(n));
@@ -200,15 +201,15 @@ void attend_backward_typed(const AttendBackwardArgs& args, const Parallel& paral
       const std::int64_t part = task % parts;
       T* dq = dq_parts + part * stride + place[static_cast<std::size_t>(n)] * row;
       AttendBackwardTile<T> work(args, scratch[static_cast<std::size_t>(worker)], parts);
-      for (std::int64_t i = 0; i < count(n); i += kTile) {
-        work.run({n, begin + i, std::min(kTile, count(n) - i)}, task / parts % kv_heads, part, dq + i * row);
+      for (std::int64_t i = 0; i < count(n); i += tile) {
+        work.run({n, begin + i, std::min(tile, count(n) - i)}, task / parts % kv_heads, part, dq + i * row);
       }
     });
-    constexpr std::int64_t kTiles = kRound / kTile;
-    parallel.run(s.count * kTiles, [&](std::int64_t task, int) {
-      const std::int64_t n = task / kTiles;
-      const std::int64_t first = task % kTiles * kTile;
-      for (std::int64_t i = first; i < std::min(first + kTile, count(n)); ++i) {
+    constexpr std::int64_t kPieces = 8;
+    parallel.run(s.count * kPieces, [&](std::int64_t task, int) {
+      const std::int64_t n = task / kPieces;
+      const std::int64_t first = task % kPieces * (kRound / kPieces);
+      for (std::int64_t i = first; i < std::min(first + kRound / kPieces, count(n)); ++i) {
         sum_parts(args, s.q_begin[n] + begin + i, dq_parts + (place[static_cast<std::size_t>(n)] + i) * row,
                   parts, stride);
       }
