@@ -68,7 +68,7 @@ test: build ## set up, build, run every test (ARGS="-R kernels" for one suite)
 	  exit 0; \
 	fi; \
 	rm -rf $(BUILD)/reports $$passed; \
-	status=0; ctest --preset $(PRESET) $(ARGS) || status=1; \
+	status=0; ctest --preset $(PRESET) -j $(JOBS) $(ARGS) || status=1; \
 	$(INTERPRETER) tools/test_summary.py $(BUILD) | tee $(BUILD)/.summary || status=1; \
 	if [ $$status != 0 ]; then echo "make test: FAILED, see above"; exit 1; fi; \
 	if [ -z "$(ARGS)" ]; then { echo "$$key"; cat $(BUILD)/.summary; } >$$passed; fi; \

@@ -22,8 +22,8 @@ const char* name_of(Kind kind) {
       return "train";
     case Kind::decode:
       return "decode";
-    case Kind::layer:
-      return "layer";
+    case Kind::stage:
+      return "stage";
   }
   return "unknown";
 }
@@ -54,7 +54,7 @@ std::vector<Case> all_cases() {
   for (const std::int64_t length : {4 * k, 16 * k}) {
     cases.push_back(make_case(Kind::train, length, at::kFloat, Pattern::overlap, false));
   }
-  cases.push_back(make_case(Kind::layer, 128 * k, at::kFloat, Pattern::overlap, false));
+  cases.push_back(make_case(Kind::stage, 128 * k, at::kFloat, Pattern::overlap, false));
   return cases;
 }
 

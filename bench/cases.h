@@ -13,7 +13,7 @@ enum class Kind {
   prefill,  // forward over a whole sequence
   train,    // forward and backward over a whole sequence
   decode,   // one query against a cache
-  layer,    // forward over a long sequence, for its memory
+  stage,    // forward over a long sequence, for its memory
 };
 
 struct Case {

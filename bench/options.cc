@@ -17,7 +17,7 @@ What is timed
            keys). `total` is gsa::sparse_attend, what a user calls; select and attend are timed apart as well.
   train    the same through autograd: forward, then gradients of q, k, v. The backward pass rebuilds the selection.
   decode   one query against a cache of keys, caches of the processor flushed before each run.
-  layer    one forward at 128K, for the peak of memory (VmHWM: process, inputs and result included).
+  stage    one forward at 128K, for the peak of memory (VmHWM: process, inputs and result included).
 
 The inputs: )",
       kHeads, " query heads and ", kKvHeads, " key/value heads of ", kHeadSize, ", indexer ", kIndexerHeads,

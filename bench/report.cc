@@ -60,12 +60,12 @@ struct Columns {
 std::string table_line(Kind kind, const Columns& c) {
   std::vector<Cell> cells = {{c.name, 24, true}, {c.shape, 11}};
   if (kind != Kind::decode) cells.push_back({c.union_over_k, 7});
-  if (kind != Kind::layer) {
+  if (kind != Kind::stage) {
     cells.push_back({c.first, 8});
     cells.push_back({c.second, 8});
   }
   cells.insert(cells.end(), {{c.total, 8}, {c.gflops, 6}, {c.floor, 8}, {c.gap, 5}});
-  if (kind == Kind::layer) {
+  if (kind == Kind::stage) {
     cells.push_back({c.memory, 9});
   } else {
     cells.push_back({c.torch, 8});
@@ -83,7 +83,7 @@ const char* title(Kind kind) {
       return "Training: a whole sequence, forward and backward";
     case Kind::decode:
       return "Decoding: one query against a cache (caches of the processor flushed before each run)";
-    case Kind::layer:
+    case Kind::stage:
       return "Memory: one layer's attention stage, forward";
   }
   return "";

@@ -141,8 +141,8 @@ Result Runner::run(const Case& what) {
       return run_train(what);
     case Kind::decode:
       return run_decode(what);
-    case Kind::layer:
-      return run_layer(what);
+    case Kind::stage:
+      return run_stage(what);
   }
   throw Error(concat("case ", what.name, " is of no known kind"));
 }
@@ -230,7 +230,7 @@ Result Runner::run_decode(const Case& what) {
 }
 
 // Dense attention is not run: sixteen times its time at 32K would be most of the benchmark.
-Result Runner::run_layer(const Case& what) {
+Result Runner::run_stage(const Case& what) {
   const at::NoGradGuard no_grad;
   Result result;
   result.what = what;

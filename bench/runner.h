@@ -55,7 +55,7 @@ class Runner {
   Result run_prefill(const Case& what);
   Result run_train(const Case& what);
   Result run_decode(const Case& what);
-  Result run_layer(const Case& what);
+  Result run_stage(const Case& what);
 
   // Dense attention does not look at the indexer: cases that differ in nothing else share its times.
   using TorchKey = std::pair<std::string, at::ScalarType>;

@@ -1,5 +1,7 @@
 #include "nn/attention.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -278,6 +280,10 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
 ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOptions& options) {
   const Phase phase = checked_phase(options);
   const std::vector<std::int64_t> starts = sequence_starts(h, options.cu_seqlens, config_.d_model);
+  const at::ScalarType type = q_proj->weight.scalar_type();
+  if (h.scalar_type() != type && !at::autocast::is_autocast_enabled(h.device().type())) {
+    bad_argument(kOp, "h", concat(type, ", the type of the weights"), shape_of(h));
+  }
   const std::int64_t tokens = starts.back(), size = config_.head_size;
   const Tensor index = index_in_sequence(starts, h.device());
   const Tensor positions = options.positions ? checked_positions(*options.positions, h) : index;
@@ -304,6 +310,7 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
     if (variance.defined()) variance_totals = indexer->variance_totals(variance, group.take(inputs.visible));
   }
 
+  inputs.q = inputs.k = inputs.v = Tensor();  // with long sequences they are too large to keep for nothing
   const Tensor attended = gather(groups, results, &GroupResult::out);
   const Tensor gated =
       apply_gate(output_gate, config_.output_gate, x, attended, options.want_stats, stats.output_gate_mean);

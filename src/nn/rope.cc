@@ -49,15 +49,33 @@ RopeTables Rope::tables(const at::Tensor& positions, at::ScalarType dtype) const
   return {(angles.cos() * factor_).to(real), (angles.sin() * factor_).to(real)};
 }
 
-at::Tensor rotate(const at::Tensor& x, const RopeTables& tables) {
-  const std::int64_t half = tables.cos.size(1);
-  if (half == 0) return x;
-  const at::Tensor cos = tables.cos.unsqueeze(1), sin = tables.sin.unsqueeze(1);
+namespace {
+
+at::Tensor rotate_all(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
+  const std::int64_t half = cosines.size(1);
+  const at::Tensor cos = cosines.unsqueeze(1), sin = sines.unsqueeze(1);
   const at::Tensor x1 = x.narrow(-1, 0, half).to(cos.scalar_type());
   const at::Tensor x2 = x.narrow(-1, half, half).to(cos.scalar_type());
   const at::Tensor y1 = (x1 * cos - x2 * sin).to(x.scalar_type());
   const at::Tensor y2 = (x2 * cos + x1 * sin).to(x.scalar_type());
   return torch::cat({y1, y2, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
+}
+
+}  // namespace
+
+at::Tensor rotate(const at::Tensor& x, const RopeTables& tables) {
+  constexpr std::int64_t kRows = 4096;
+  if (tables.cos.size(1) == 0) return x;
+  const bool learns = torch::GradMode::is_enabled() && x.requires_grad();
+  if (learns || x.size(0) <= kRows) return rotate_all(x, tables.cos, tables.sin);
+  // Nobody keeps the intermediate results: a few rows at a time, so that long sequences take little memory.
+  const at::Tensor out = torch::empty_like(x);
+  for (std::int64_t begin = 0; begin < x.size(0); begin += kRows) {
+    const std::int64_t rows = std::min(kRows, x.size(0) - begin);
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, rows); };
+    part(out).copy_(rotate_all(part(x), part(tables.cos), part(tables.sin)));
+  }
+  return out;
 }
 
 }  // namespace gsa::nn

@@ -1,4 +1,5 @@
 // Shapes, packing, causality bit for bit, types, and what is refused.
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -219,6 +220,24 @@ TEST(DenseBelow, PartsShortSequencesFromLongOnes) {
   EXPECT_TRUE((x.grad().abs().sum(-1) > 0).all().item<bool>());
 }
 
+TEST(Autocast, RunsInBfloat16) {
+  auto layer = make_layer(small(AttentionConfig::gsa()), torch::kFloat32);
+  const Tensor h = random_input({1, 40, 24}, torch::kFloat32);
+  const bool before = at::autocast::is_autocast_enabled(at::kCPU);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
+  const Tensor kl = *layer->forward(h, {.want_kl = true}).kl;
+  // Dense, because in bfloat16 the indexer may well prefer other keys.
+  const Tensor out = layer->forward(h, {.phase = Phase::dense}).out;
+  at::autocast::set_autocast_enabled(at::kCPU, before);
+  at::autocast::clear_cache();
+  EXPECT_TRUE(kl.isfinite().item<bool>());
+  EXPECT_EQ(out.scalar_type(), torch::kBFloat16);
+  const Tensor exact = layer->forward(h, {.phase = Phase::dense}).out;
+  EXPECT_LT((out.to(torch::kFloat32) - exact).abs().max().item<double>(),
+            0.05 * exact.abs().max().item<double>());
+}
+
 struct Refused {
   const char* name;
   std::function<void(GatedSparseAttention&)> call;
@@ -254,6 +273,11 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"h_type",
                 [](auto& layer) {
                   layer->forward(torch::zeros({1, 4, 24}, torch::kInt64));
+                },
+                "h"},
+        Refused{"h_other_type_than_the_weights",
+                [](auto& layer) {
+                  layer->forward(torch::zeros({1, 4, 24}, torch::kFloat32));
                 },
                 "h"},
         Refused{"packed_without_lengths",

@@ -92,6 +92,16 @@ TEST(Rope, TablesFarOutAreTheExactOnesRounded) {
   EXPECT_EQ(tables.sin[0][0].item<float>(), static_cast<float>(std::sin(131071.0)));
 }
 
+// Without gradients long inputs go in pieces; nothing may show of it.
+TEST(Rope, PiecesGiveTheSameBits) {
+  const std::int64_t tokens = 9001;
+  const Rope rope(16, RopeConfig{}, true);
+  const Tensor x = torch::randn({tokens, 2, 20}, torch::kBFloat16);
+  const RopeTables tables = rope.tables(torch::arange(tokens, torch::kInt64), torch::kBFloat16);
+  const Tensor whole = rotate(x.clone().requires_grad_(), tables).detach();
+  EXPECT_TRUE(torch::equal(rotate(x, tables), whole));
+}
+
 TEST(Yarn, FactorOneIsPlainRope) {
   YarnConfig odd;
   odd.original_length = 17;

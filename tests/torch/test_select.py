@@ -205,3 +205,33 @@ def test_no_gradient():
     assert not any(result.requires_grad for result in results)
     assert not gsa.select_mask(*p.indexer(), results[3], results[4]).requires_grad
     assert not gsa.index_scores(*p.indexer()).requires_grad
+
+
+@pytest.mark.parametrize("size", [1e12, 1e-15], ids=["large", "small"])
+def test_extreme_scores(size):
+    """Scores whose squares leave float32: still finite scores, so still the exact selection and a variance."""
+    p = make(batch=1, queries=200, bias=False)
+    p = p.with_(index_q=p.index_q * size, index_k=p.index_k * size)
+    result = select(p, form="relu", budget="fixed", k_base=20, k_min=1, k_max=20)
+    check_selection(p, result, "relu")
+    assert (result["k_t"].flatten() == torch.arange(1, 201).clamp(max=20)).all()
+    exact = gsa.index_scores(*p.indexer(), scale=p.scale(), form="relu")[0, -1].double().var(correction=0)
+    # As the budget sees it; in float32 it may be infinite or zero.
+    assert result["variance"][0, -1] == exact.float() or (result["variance"][0, -1] / exact - 1).abs() < 1e-5
+
+
+def test_subnormals_flushed():
+    """A process that treats subnormal numbers as zero cuts ties at a score of zero at the same place."""
+    p = make(batch=1, queries=200)
+    p = p.with_(index_bias=torch.full_like(p.index_bias, -1e4))  # ReLU of all scores: exact zeros
+    options = dict(form="relu", budget="fixed", k_base=20, k_min=1, k_max=20)
+    before = select(p, **options)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    try:
+        flushed = select(p, **options)
+    finally:
+        torch.set_flush_denormal(False)
+    for name in before:
+        assert_same_bits(before[name], flushed[name], name)
+    check_selection(p, before, "relu")

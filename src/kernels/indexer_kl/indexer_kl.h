@@ -40,9 +40,10 @@ struct IndexerKlBackwardArgs {
   const void* index_lse = nullptr;  // what indexer_kl() wrote
   const void* weight = nullptr;     // Real [queries]: d(total) / d(loss_t)
 
-  Rows dq;                // as indexer.q, overwritten
-  Rows dw;                // as indexer.w, overwritten
-  void* dk = nullptr;     // Real [keys, indexer head_size], contiguous, added to
+  Rows dq;             // as indexer.q, overwritten
+  Rows dw;             // as indexer.w, overwritten
+  void* dk = nullptr;  // Real [keys, indexer head_size], contiguous, added to
+  // A query with an empty support gives NaN to its dq and dw, and to dbias; no key takes part.
   void* dbias = nullptr;  // Real [indexer heads], added to; null when indexer.bias is null
 };
 
