@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 template <typename T>
 struct AttendScratch {
-  Scratch q, out, dout, dq, maximum, sum, k, v, dk, dv, tile, tile2, aux;
+  Scratch q, out, dout, dq, maximum, sum, k, v, dk, dv, tile, tile2;
   KeyBlock block;
   std::uint16_t slots[KeyBlock::kMaxSize + kGroup];
 };
