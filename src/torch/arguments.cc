@@ -147,6 +147,22 @@ BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, 
           v != nullptr ? head_rows(*v) : BoundRows{}};
 }
 
+BoundLayer bind_layer(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                      std::optional<double> scale, const IndexerTensors& indexer,
+                      const LayoutTensors& layout) {
+  check_attention_ranks(op, q, k, layout);
+  check_indexer_ranks(op, kIndexNames, indexer, layout);
+  BoundLayer bound;
+  bound.layout = read_layout(op, "q", q, "k", k, layout);
+  bound.attention = bind_attention(op, q, k, v, scale, bound.layout);
+  bound.indexer = bind_indexer(op, kIndexNames, indexer, bound.layout);
+  if (bound.indexer.dtype != bound.attention.shape.dtype) {
+    bad_argument(op, "index_q", concat(name_of(bound.attention.shape.dtype), ", the type of q"),
+                 name_of(bound.indexer.dtype));
+  }
+  return bound;
+}
+
 BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout,
                     const Parallel& parallel) {
   if (!mask) return {};

@@ -62,6 +62,16 @@ struct BoundAttention {
 BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
                               std::optional<double> scale, const TokenLayout& layout);
 
+// Attention beside its indexer, of one layout and one type: what sparse_attend and indexer_kl read.
+struct BoundLayer {
+  TokenLayout layout;
+  BoundAttention attention;
+  BoundIndexer indexer;
+};
+BoundLayer bind_layer(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                      std::optional<double> scale, const IndexerTensors& indexer,
+                      const LayoutTensors& layout);
+
 // An int32 mask of the layout's width (packed: at least the width of the longest sequence) with no bit beyond
 // the position of its query: such a bit would let a query see the future, or memory that is not its own.
 struct BoundMask {

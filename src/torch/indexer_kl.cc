@@ -26,11 +26,8 @@ struct KlTensors {
   LayoutTensors layout;
 };
 
-struct BoundKl {
+struct BoundKl : BoundLayer {
   TorchParallel parallel;
-  TokenLayout layout;
-  BoundAttention attention;
-  BoundIndexer indexer;
   BoundMask mask;
   Tensor lse, threshold, tie_cut;
 
@@ -49,17 +46,10 @@ void check_support(const char* op, const KlTensors& tensors) {
 }
 
 BoundKl bind_kl(const char* op, const KlTensors& tensors) {
-  check_attention_ranks(op, tensors.q, tensors.k, tensors.layout);
-  check_indexer_ranks(op, kIndexNames, tensors.indexer, tensors.layout);
   check_support(op, tensors);
   BoundKl bound;
-  bound.layout = read_layout(op, "q", tensors.q, "k", tensors.k, tensors.layout);
-  bound.attention = bind_attention(op, tensors.q, tensors.k, nullptr, tensors.scale, bound.layout);
-  bound.indexer = bind_indexer(op, kIndexNames, tensors.indexer, bound.layout);
-  if (bound.indexer.dtype != bound.attention.shape.dtype) {
-    bad_argument(op, "index_q", concat(name_of(bound.attention.shape.dtype), ", the type of q"),
-                 name_of(bound.indexer.dtype));
-  }
+  static_cast<BoundLayer&>(bound) =
+      bind_layer(op, tensors.q, tensors.k, nullptr, tensors.scale, tensors.indexer, tensors.layout);
   bound.lse =
       bind_per_query(op, "lse", tensors.lse, bound.real(), bound.layout, {bound.attention.shape.heads});
   bound.mask = bind_mask(op, tensors.mask, bound.layout, bound.parallel);

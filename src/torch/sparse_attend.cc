@@ -2,7 +2,6 @@
 // exists of the selection, and the backward pass rebuilds it from thresholds.
 #include <torch/library.h>
 
-#include "gsa/error.h"
 #include "kernels/attend/attend.h"
 #include "kernels/select/select.h"
 #include "torch/chunks.h"
@@ -13,13 +12,6 @@ namespace gsa::binding {
 
 namespace {
 
-void check_same_type(const char* op, const BoundAttention& attention, const BoundIndexer& indexer) {
-  if (indexer.dtype != attention.shape.dtype) {
-    bad_argument(op, "index_q", concat(name_of(attention.shape.dtype), ", the type of q"),
-                 name_of(indexer.dtype));
-  }
-}
-
 Tensor6 sparse_attend_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                           const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                           std::optional<double> scale, double index_scale, std::string_view form,
@@ -27,14 +19,9 @@ Tensor6 sparse_attend_cpu(const Tensor& q, const Tensor& k, const Tensor& v, con
                           std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
                           const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
   constexpr char op[] = "sparse_attend";
-  const IndexerTensors index_tensors{index_q, index_k, index_w, index_bias, index_scale, form};
-  const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
-  check_attention_ranks(op, q, k, layout_tensors);
-  check_indexer_ranks(op, kIndexNames, index_tensors, layout_tensors);
-  const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
-  const BoundAttention attention = bind_attention(op, q, k, &v, scale, layout);
-  const BoundIndexer indexer = bind_indexer(op, kIndexNames, index_tensors, layout);
-  check_same_type(op, attention, indexer);
+  const auto [layout, attention, indexer] =
+      bind_layer(op, q, k, &v, scale, {index_q, index_k, index_w, index_bias, index_scale, form},
+                 {cu_seqlens_q, cu_seqlens_k, q_position});
   const Budget bound_budget = bind_budget(op, {budget, k_base, k_min, k_max, mean_variance});
 
   const AttendShape& shape = attention.shape;
@@ -84,14 +71,9 @@ Tensor3 sparse_attend_backward_cpu(const Tensor& dout, const Tensor& q, const Te
                                    const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
                                    const OptTensor& q_position) {
   constexpr char op[] = "sparse_attend_backward";
-  const IndexerTensors index_tensors{index_q, index_k, index_w, index_bias, index_scale, form};
-  const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
-  check_attention_ranks(op, q, k, layout_tensors);
-  check_indexer_ranks(op, kIndexNames, index_tensors, layout_tensors);
-  const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
-  const BoundAttention attention = bind_attention(op, q, k, &v, scale, layout);
-  const BoundIndexer indexer = bind_indexer(op, kIndexNames, index_tensors, layout);
-  check_same_type(op, attention, indexer);
+  const auto [layout, attention, indexer] =
+      bind_layer(op, q, k, &v, scale, {index_q, index_k, index_w, index_bias, index_scale, form},
+                 {cu_seqlens_q, cu_seqlens_k, q_position});
   const AttendShape& shape = attention.shape;
   const at::ScalarType real = real_type(shape.dtype);
   check_like(op, "dout", dout, q.scalar_type(), q.sizes().vec());
