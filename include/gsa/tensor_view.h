@@ -44,13 +44,14 @@ struct Sequences {
 struct ConstMask {
   const std::uint32_t* words = nullptr;
   std::int64_t words_per_query = 0;
+  std::int64_t max_selected = 0;  // a bound of the bits a query has, where one is known; 0: none
 };
 
 struct Mask {
   std::uint32_t* words = nullptr;
   std::int64_t words_per_query = 0;
 
-  operator ConstMask() const { return {words, words_per_query}; }
+  operator ConstMask() const { return {words, words_per_query, 0}; }
 };
 
 constexpr std::int64_t mask_words(std::int64_t keys) { return (keys + 31) / 32; }
