@@ -32,6 +32,8 @@ struct Budget {
   std::int64_t min = 256;
   std::int64_t max = 4096;
   double mean_variance = -1;  // the running mean of Var_t; negative: not known yet, then k_t = base
+  // The same number in device memory; where given, CUDA kernels read it instead when they run.
+  const double* device_mean_variance = nullptr;
 };
 
 // What defines the scores; shared by every function here and by indexer_kl.

@@ -1,0 +1,164 @@
+// select on CUDA: argument checks, choice of the way, chunks.
+#include "kernels/select/select_cuda.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "gsa/error.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/select/select_kernels.h"
+
+namespace gsa::cuda {
+namespace {
+
+using selecting::kTileQueries;
+using selecting::ScoreInput;
+using selecting::ScoreStore;
+using selecting::ScoreType;
+
+constexpr int kLongKeys = 32768;  // from here on one pass is faster than stored scores
+constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of stored scores, at a time
+
+void check_common(const char* op, DType dtype, const Indexer& indexer, const Sequences& sequences,
+                  const Context& context) {
+  check::sequences(op, sequences);
+  check::indexer(op, indexer, sequences);
+  if (dtype != DType::bf16 && dtype != DType::f16) {
+    bad_argument(op, "dtype", "bfloat16 or float16 on CUDA", name_of(dtype));
+  }
+  check_device(op, context.device);
+}
+
+bool aligned(const void* pointer, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
+}
+
+// Tiles as kernels number them, on the host.
+class Tiles {
+ public:
+  explicit Tiles(const Sequences& sequences) : sequences_(sequences) {}
+
+  int count() const { return static_cast<int>(sequences_.total_queries() / kTileQueries + sequences_.count); }
+  // The first row, among all queries, that belongs to this tile or a later one.
+  std::int64_t first_row(std::int64_t tile) const {
+    std::int64_t low = 0, high = sequences_.count - 1;
+    while (low < high) {
+      const std::int64_t middle = (low + high + 1) / 2;
+      if (sequences_.q_begin[middle] / kTileQueries + middle <= tile) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    const std::int64_t first = (tile - (sequences_.q_begin[low] / kTileQueries + low)) * kTileQueries;
+    return sequences_.q_begin[low] + std::min(first, sequences_.queries(low));
+  }
+
+ private:
+  const Sequences& sequences_;
+};
+
+// Stores the scores of a chunk of queries, then selects from them; chunk after chunk.
+void select_from_stored(const SelectArgs& args, const ScoreInput& in, const selecting::RowOutputs& out,
+                        const Context& context) {
+  const Tiles tiles(args.sequences);
+  const std::int64_t stride = (in.sequences.longest_keys + 3) / 4 * 4;
+  const std::int64_t chunk =
+      std::clamp<std::int64_t>(kScoreBytes / (stride * 4 * kTileQueries), 1, tiles.count());
+  const std::int64_t rows = std::min(chunk * kTileQueries, args.sequences.total_queries());
+  ScoreStore store;
+  store.scores = context.workspace->array<float>(static_cast<std::size_t>(rows * stride));
+  store.stride = stride;
+  store.paired = true;
+  for (std::int64_t tile = 0; tile < tiles.count(); tile += chunk) {
+    const std::int64_t end = std::min<std::int64_t>(tile + chunk, tiles.count());
+    const std::int64_t first_row = tiles.first_row(tile);
+    const std::int64_t end_row = end == tiles.count() ? args.sequences.total_queries() : tiles.first_row(end);
+    if (first_row == end_row) continue;
+    store.first_row = static_cast<int>(first_row);
+    selecting::launch_scores(in, {args.dtype, args.indexer.form}, store, static_cast<int>(tile),
+                             static_cast<int>(end - tile), in.sequences.longest_keys, context);
+    selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first_row),
+                           static_cast<int>(end_row - first_row), context);
+  }
+}
+
+}  // namespace
+
+selecting::ScoreInput selecting::input_of(const Indexer& x, const Sequences& sequences,
+                                          const Context& context) {
+  ScoreInput in;
+  in.q = x.q.data, in.k = x.k.data, in.w = x.w.data, in.bias = x.bias;
+  in.q_token = x.q.token_stride, in.q_head = x.q.head_stride;
+  in.k_token = x.k.token_stride;
+  in.w_token = x.w.token_stride, in.w_head = x.w.head_stride;
+  in.heads = static_cast<int>(x.heads);
+  in.head_size = static_cast<int>(x.head_size);
+  in.steps = static_cast<int>((x.head_size + 15) / 16);
+  in.scale = static_cast<float>(x.scale);
+  in.wide_keys = aligned(x.k.data, 16) && x.k.token_stride % 8 == 0 && x.head_size % 8 == 0;
+  in.paired_query = aligned(x.q.data, 4) && x.q.token_stride % 2 == 0 && x.q.head_stride % 2 == 0;
+  in.sequences = upload(sequences, context);
+  return in;
+}
+
+void select(const SelectArgs& args, const Context& context) {
+  constexpr const char* kOp = "select";
+  check_common(kOp, args.dtype, args.indexer, args.sequences, context);
+  check::budget(kOp, args.budget);
+  check::mask(kOp, args.mask, args.sequences);
+  if (args.sequences.total_queries() == 0) return;
+  const ScoreInput in = selecting::input_of(args.indexer, args.sequences, context);
+  const selecting::RowOutputs out = {args.mask.words,
+                                     args.mask.words_per_query,
+                                     args.k_t,
+                                     static_cast<float*>(args.variance),
+                                     static_cast<float*>(args.threshold),
+                                     args.tie_cut};
+  const int tiles = Tiles(args.sequences).count();
+  const selecting::LongPlan plan = selecting::plan_long(in, args.budget, context.device);
+  if (plan.blocks > 0 && in.sequences.longest_keys >= kLongKeys &&
+      tiles >= context.device.multiprocessors / 2) {
+    selecting::launch_long(in, {args.dtype, args.indexer.form}, args.budget, out, plan, tiles, context);
+  } else {
+    select_from_stored(args, in, out, context);
+  }
+}
+
+void select_mask(const SelectMaskArgs& args, const Context& context) {
+  constexpr const char* kOp = "select_mask";
+  check_common(kOp, args.dtype, args.indexer, args.sequences, context);
+  check::mask(kOp, args.mask, args.sequences);
+  if (args.sequences.total_queries() == 0) return;
+  check::not_null(kOp, "mask", args.mask.words);
+  check::not_null(kOp, "threshold", args.threshold);
+  check::not_null(kOp, "tie_cut", args.tie_cut);
+  const ScoreInput in = selecting::input_of(args.indexer, args.sequences, context);
+  const selecting::MaskStore out = {static_cast<const float*>(args.threshold), args.tie_cut, args.mask.words,
+                                    args.mask.words_per_query};
+  selecting::launch_mask(in, {args.dtype, args.indexer.form}, out, 0, Tiles(args.sequences).count(),
+                         in.sequences.longest_keys, context);
+}
+
+void index_scores(const IndexScoresArgs& args, const Context& context) {
+  constexpr const char* kOp = "index_scores";
+  check_common(kOp, args.dtype, args.indexer, args.sequences, context);
+  if (args.sequences.total_queries() == 0) return;
+  check::not_null(kOp, "scores", args.scores);
+  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
+    if (args.scores_stride < args.sequences.keys(n)) {
+      bad_argument(kOp, "scores_stride",
+                   concat("at least the keys of sequence ", n, " = ", args.sequences.keys(n)),
+                   concat(args.scores_stride));
+    }
+  }
+  const ScoreInput in = selecting::input_of(args.indexer, args.sequences, context);
+  float* const scores = static_cast<float*>(args.scores);
+  selecting::launch_fill(scores, args.sequences.total_queries() * args.scores_stride, context);
+  const ScoreStore out = {scores, args.scores_stride, 0, aligned(scores, 8) && args.scores_stride % 2 == 0};
+  selecting::launch_scores(in, {args.dtype, args.indexer.form}, out, 0, Tiles(args.sequences).count(),
+                           in.sequences.longest_keys, context);
+}
+
+}  // namespace gsa::cuda

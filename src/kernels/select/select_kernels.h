@@ -1,0 +1,94 @@
+// What the host side of select on CUDA launches. Everything only enqueues work.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cuda_context.h"
+#include "kernels/common/device_sequences.h"
+#include "kernels/select/select.h"
+
+namespace gsa::cuda::selecting {
+
+// The indexer as kernels get it.
+struct ScoreInput {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* w = nullptr;
+  const void* bias = nullptr;
+  long long q_token = 0, q_head = 0, k_token = 0, w_token = 0, w_head = 0;  // strides
+  int heads = 0;
+  int head_size = 0;
+  int steps = 0;  // of 16 dimensions
+  float scale = 0;
+  bool wide_keys = false;     // rows of keys can be read 16 bytes at a time
+  bool paired_query = false;  // q can be read two elements at a time
+  DeviceSequences sequences;
+};
+
+// Where scores go: row r of all queries to scores + (r - first_row) * stride.
+struct ScoreStore {
+  float* scores = nullptr;
+  long long stride = 0;
+  int first_row = 0;
+  bool paired = false;  // rows begin at multiples of 8 bytes
+};
+
+// A mask from thresholds.
+struct MaskStore {
+  const float* threshold = nullptr;
+  const std::int32_t* tie_cut = nullptr;
+  std::uint32_t* words = nullptr;
+  long long words_per_query = 0;
+};
+
+// What select() returns for each query; any pointer may be null.
+struct RowOutputs {
+  std::uint32_t* words = nullptr;
+  long long words_per_query = 0;
+  std::int32_t* k_t = nullptr;
+  float* variance = nullptr;
+  float* threshold = nullptr;
+  std::int32_t* tie_cut = nullptr;
+};
+
+struct ScoreType {
+  DType dtype;
+  ScoreForm form;
+};
+
+ScoreInput input_of(const Indexer& indexer, const Sequences& sequences, const Context& context);
+
+// Tiles of 64 queries, numbered over all sequences: sequence n begins at tile q_begin(n) / 64 + n. A tile's
+// rows are queries of one sequence; a few tiles are empty.
+constexpr int kTileQueries = 64;
+
+// Scores of the queries of tiles first .. first + tiles - 1. longest: a bound of the keys a query sees.
+void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
+                   int longest, const Context& context);
+void launch_mask(const ScoreInput& in, ScoreType type, const MaskStore& out, int first, int tiles,
+                 int longest, const Context& context);
+
+// -infinity everywhere.
+void launch_fill(float* scores, long long count, const Context& context);
+
+// Budget, threshold and mask of rows first .. first + rows - 1 from their stored scores.
+void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, const Budget& budget,
+                 const RowOutputs& out, int first, int rows, const Context& context);
+
+// Selection in one pass over the keys, scores never stored: for long rows. A block keeps 64 queries under way
+// and collects, for each of them, what reaches a lower bound of the threshold that a sample of the keys gave.
+struct LongPlan {
+  int shift = 0;             // one of 1 << shift keys is sampled
+  int samples = 0;           // at most, of a query
+  int list = 0;              // entries of one of the four lists of a query
+  long long slot_bytes = 0;  // of scratch of a block
+  int blocks = 0;
+};
+
+// blocks is 0 where the scores should be stored instead.
+LongPlan plan_long(const ScoreInput& in, const Budget& budget, const Device& device);
+
+void launch_long(const ScoreInput& in, ScoreType type, const Budget& budget, const RowOutputs& out,
+                 const LongPlan& plan, int tiles, const Context& context);
+
+}  // namespace gsa::cuda::selecting

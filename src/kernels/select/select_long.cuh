@@ -1,0 +1,101 @@
+// Selection in one pass: what the sample says about a query, and what was collected for it.
+#pragma once
+
+#include "kernels/select/select_warp.cuh"
+
+namespace gsa::cuda::selecting {
+
+constexpr int kLists = 4;              // of a query: one for each lane that scores it
+constexpr float kSampleMargin = 4.3f;  // standard deviations
+
+// Sample i of the keys: one of each `1 << shift`, at a place that looks random.
+__device__ __forceinline__ int sample_position(int i, int shift) {
+  const std::uint32_t hash = static_cast<std::uint32_t>(i) * 0x9e3779b1u;
+  return (i << shift) + static_cast<int>((hash >> 16) & ((1u << shift) - 1));
+}
+
+// A lower bound of the threshold of a query that sees `visible` keys, from `count` sampled scores. It may be
+// wrong, seldom; the query is done again then.
+__device__ __forceinline__ Bound bound_from_sample(const float* sample, int count, int visible,
+                                                   const Budget& budget, WarpShared& shared) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const StoredRow all(sample, count);
+  const float shift = sample[0];
+  float low = INFINITY, high = -INFINITY, sum = 0, square = 0;
+  all.each([&](float score, int) {
+    const float d = score - shift;
+    sum += d;
+    square += d * d;
+    low = fminf(low, score);
+    high = fmaxf(high, score);
+  });
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(kAll, sum, step);
+    square += __shfl_xor_sync(kAll, square, step);
+    low = fminf(low, __shfl_xor_sync(kAll, low, step));
+    high = fmaxf(high, __shfl_xor_sync(kAll, high, step));
+  }
+  for (int i = lane; i < kListBins; i += 32) shared.bins[i] = 0;
+  __syncwarp();
+  const float scale = high > low ? static_cast<float>(kListBins - 1) / (high - low) : 0.0f;
+  all.each([&](float score, int) { atomicAdd(&shared.bins[bin_of(score, low, scale)], 1u); });
+  __syncwarp();
+  // The variance of a sample errs by about sqrt((kurtosis - 1) / count).
+  const double n = count;
+  const double variance = fmax(0.0, square / n - (sum / n) * (sum / n));
+  const double error = kSampleMargin * sqrt(3.0 / n);
+  const int k = budget_for(budget, variance, visible);
+  const int most = max(budget_for(budget, variance * (1 + error), visible),
+                       error < 1 ? budget_for(budget, variance * (1 - error), visible) : visible);
+  const float part = static_cast<float>(count) / static_cast<float>(visible);
+  const float expected = static_cast<float>(most) * part;
+  const int rank = static_cast<int>(expected + kSampleMargin * sqrtf(expected) + 2.0f);
+  const float width = scale > 0 ? 1 / scale : 0.0f;
+  const int bin = find_list_bin(shared.bins, rank).bin;
+  const int middle = find_list_bin(shared.bins, max(1, static_cast<int>(static_cast<float>(k) * part))).bin;
+  Bound bound;
+  bound.low = rank >= count ? -INFINITY : low + static_cast<float>(bin) * width;
+  // The threshold should fall into the middle of the bins.
+  bound.scale = static_cast<float>(kListBins / 2) / (static_cast<float>(max(1, middle - bin)) * width);
+  __syncwarp();
+  return bound;
+}
+
+// What was collected for a query: four lists of (score, position), each in ascending order of position.
+class Collected {
+ public:
+  // count: entries of the lists, in shared memory.
+  __device__ __forceinline__ Collected(const uint2* lists, int stride, const int* count)
+      : lists_(lists), stride_(stride), count_(count) {}
+
+  // visit(score, position) for every entry, each by one lane: eight lanes a list, two entries a read.
+  template <int kAtOnce = 8, class Visit>
+  __device__ __forceinline__ void each(Visit visit) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const uint2* const list = lists_ + lane / 8 * stride_;
+    const int count = count_[lane / 8];
+#pragma unroll 1
+    for (int base = 2 * (lane % 8); base < count; base += 16 * kAtOnce) {
+      uint4 pair[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + 16 * i < count) pair[i] = *reinterpret_cast<const uint4*>(list + base + 16 * i);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int left = count - base - 16 * i;
+        if (left > 0) visit(__uint_as_float(pair[i].x), static_cast<int>(pair[i].y));
+        if (left > 1) visit(__uint_as_float(pair[i].z), static_cast<int>(pair[i].w));
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  const uint2* lists_;
+  const int stride_;
+  const int* count_;
+};
+
+}  // namespace gsa::cuda::selecting
