@@ -1,0 +1,15 @@
+// Backward of attend on Hopper: 16-bit types, head sizes 64 and 128, groups of 1, 2, 4, 8 or 16 heads, rows
+// aligned to 16 bytes. Arguments are checked by the caller.
+#pragma once
+
+#include "kernels/attend/attend_cuda.h"
+
+namespace gsa::cuda {
+
+// Whether the kernel takes this problem: shapes, and alignment of every row.
+bool hopper_takes(const AttendBackwardArgs& args, const Device& device);
+
+void attend_backward_hopper(const AttendBackwardArgs& args, Accumulation accumulation,
+                            const Context& context);
+
+}  // namespace gsa::cuda

@@ -1,0 +1,57 @@
+// attend forward on CUDA: checks, the choice of a kernel, its launch.
+#include "kernels/attend/attend_cuda.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/attend/attend_forward_hopper.h"
+#include "kernels/attend/attend_generic.h"
+#include "kernels/attend/attend_plan.h"
+#include "kernels/common/checks.h"
+
+namespace gsa::cuda {
+namespace {
+
+// Whether every row begins at a multiple of 16 bytes, and steps between tokens fit what the kernels count in.
+bool aligned(const ConstRows& rows) {
+  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
+         rows.head_stride % 8 == 0 && rows.token_stride >= 0 &&
+         rows.token_stride <= std::numeric_limits<int>::max() / 2;
+}
+
+AttendFacts facts_of(const AttendArgs& args, const Device& device) {
+  AttendFacts facts;
+  facts.device = device;
+  facts.dtype = args.shape.dtype;
+  facts.head_size = args.shape.head_size;
+  facts.group = args.shape.heads / args.shape.kv_heads;
+  facts.masked = args.mask.words != nullptr;
+  facts.max_selected = args.mask.max_selected;
+  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
+    facts.longest_keys = std::max(facts.longest_keys, args.sequences.keys(n));
+  }
+  facts.aligned = aligned(args.q) && aligned(args.k) && aligned(args.v) && aligned(args.out);
+  return facts;
+}
+
+}  // namespace
+
+void attend(const AttendArgs& args, const Context& context) {
+  constexpr const char* kOp = "attend";
+  check::attend_shape(kOp, args.shape);
+  check::sequences(kOp, args.sequences);
+  check::mask(kOp, args.mask, args.sequences);
+  if (args.sequences.total_queries() == 0) return;
+  check::not_null(kOp, "q", args.q.data);
+  check::not_null(kOp, "k", args.k.data);
+  check::not_null(kOp, "v", args.v.data);
+  check::not_null(kOp, "out", args.out.data);
+  const AttendConfig config = choose_attend(facts_of(args, context.device));
+  if (config.kernel == AttendConfig::Kernel::hopper) {
+    attend_forward_hopper(args, config, context);
+  } else {
+    attend_generic(args, context);
+  }
+}
+
+}  // namespace gsa::cuda

@@ -1,0 +1,13 @@
+// The path of attend that needs no more than sm_80: every head size and group size, any strides. Arguments
+// are checked by the caller.
+#pragma once
+
+#include "kernels/attend/attend_cuda.h"
+
+namespace gsa::cuda {
+
+void attend_generic(const AttendArgs& args, const Context& context);
+void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumulation,
+                             const Context& context);
+
+}  // namespace gsa::cuda
