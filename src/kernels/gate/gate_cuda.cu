@@ -1,0 +1,352 @@
+// gate on CUDA devices: bound by memory. A thread treats pieces of 16 bytes where pointers, strides and sizes
+// allow it, else single elements. Tensors without gaps are one long row, so that a piece's place takes no
+// division.
+#include "kernels/gate/gate_cuda.h"
+
+#include <climits>
+#include <limits>
+
+#include "core/checked.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/common/mma.cuh"
+
+namespace gsa::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPieces = 2;  // a thread's, loaded together
+constexpr unsigned kAll = 0xffffffffu;
+// With one gate a head: such that eight lanes, 128 bytes side by side, treat a head of 128.
+template <typename T>
+constexpr int kRowPieces = sizeof(T);
+
+// Rows of [tokens, heads, size] in pieces.
+struct Grid {
+  std::int64_t pieces;  // of all rows
+  std::int64_t row_pieces;
+  std::int64_t heads;
+};
+
+struct Place {
+  std::int64_t token, head, column;
+};
+
+template <int width, bool flat>
+__device__ __forceinline__ Place place_of(const Grid& grid, std::int64_t piece) {
+  if constexpr (flat) {
+    return {0, 0, piece * width};
+  } else if (grid.pieces <= INT_MAX) {
+    const int row = static_cast<int>(piece) / static_cast<int>(grid.row_pieces);
+    const int column = static_cast<int>(piece) - row * static_cast<int>(grid.row_pieces);
+    const int token = row / static_cast<int>(grid.heads);
+    return {token, row - token * static_cast<int>(grid.heads), std::int64_t(column) * width};
+  } else {
+    const std::int64_t row = piece / grid.row_pieces;
+    return {row / grid.heads, row % grid.heads, piece % grid.row_pieces * width};
+  }
+}
+
+// sigmoid(z) within the rounding of float; for 16-bit results within 2^-20.
+template <typename T>
+__device__ __forceinline__ float sigmoid(float z) {
+  if constexpr (sizeof(T) == 4) {
+    return __frcp_rn(1.0f + expf(-z));
+  } else {
+    return __fdividef(1.0f, 1.0f + __expf(-z));
+  }
+}
+
+template <typename T, int width>
+struct alignas(sizeof(T) * width) Piece {
+  T value[width];
+};
+
+template <typename T, int width>
+__device__ __forceinline__ Piece<T, width> load(const ConstRows& rows, const Place& at) {
+  const T* const from = static_cast<const T*>(rows.data) + at.token * rows.token_stride +
+                        at.head * rows.head_stride + at.column;
+  return *reinterpret_cast<const Piece<T, width>*>(from);
+}
+
+template <typename T, int width>
+__device__ __forceinline__ void store(const Rows& rows, const Place& at, const Piece<T, width>& piece) {
+  T* const to =
+      static_cast<T*>(rows.data) + at.token * rows.token_stride + at.head * rows.head_stride + at.column;
+  *reinterpret_cast<Piece<T, width>*>(to) = piece;
+}
+
+// ---- one gate an element
+
+template <typename T, int width, bool flat>
+__global__ __launch_bounds__(kThreads) void gate_kernel(Grid grid, ConstRows x, ConstRows z, Rows y) {
+  const std::int64_t first = std::int64_t(blockIdx.x) * (kThreads * kPieces) + threadIdx.x;
+  Place at[kPieces];
+  Piece<T, width> in[kPieces], gate[kPieces];
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    if (first + n * kThreads >= grid.pieces) break;
+    at[n] = place_of<width, flat>(grid, first + n * kThreads);
+    in[n] = load<T, width>(x, at[n]);
+    gate[n] = load<T, width>(z, at[n]);
+  }
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    if (first + n * kThreads >= grid.pieces) break;
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * sigmoid<T>(to_float(gate[n].value[i])));
+    }
+    store<T, width>(y, at[n], in[n]);
+  }
+}
+
+template <typename T, int width, bool flat>
+__global__ __launch_bounds__(kThreads) void gate_backward_kernel(Grid grid, ConstRows x, ConstRows z,
+                                                                 ConstRows dy, Rows dx, Rows dz) {
+  const std::int64_t first = std::int64_t(blockIdx.x) * (kThreads * kPieces) + threadIdx.x;
+  Place at[kPieces];
+  Piece<T, width> in[kPieces], gate[kPieces], d[kPieces];
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    if (first + n * kThreads >= grid.pieces) break;
+    at[n] = place_of<width, flat>(grid, first + n * kThreads);
+    in[n] = load<T, width>(x, at[n]);
+    gate[n] = load<T, width>(z, at[n]);
+    d[n] = load<T, width>(dy, at[n]);
+  }
+#pragma unroll
+  for (int n = 0; n < kPieces; ++n) {
+    if (first + n * kThreads >= grid.pieces) break;
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      const float open = sigmoid<T>(to_float(gate[n].value[i])), back = to_float(d[n].value[i]);
+      gate[n].value[i] = from_float<T>(back * to_float(in[n].value[i]) * open * (1.0f - open));
+      d[n].value[i] = from_float<T>(back * open);
+    }
+    store<T, width>(dx, at[n], d[n]);
+    store<T, width>(dz, at[n], gate[n]);
+  }
+}
+
+// ---- one gate a head: 1 << shift neighbouring lanes treat a row, each kRowPieces of its pieces at a time
+
+// The lane's row; its last row where there is none.
+struct HeadRow {
+  Place at;
+  bool inside;
+  int lane, lanes;
+};
+__device__ __forceinline__ HeadRow head_row(const Grid& grid, int shift) {
+  const std::int64_t rows = grid.pieces / grid.row_pieces;
+  const std::int64_t row = (std::int64_t(blockIdx.x) * kThreads + threadIdx.x) >> shift;
+  return {place_of<1, false>({rows, 1, grid.heads}, min(row, rows - 1)), row < rows,
+          static_cast<int>(threadIdx.x) & ((1 << shift) - 1), 1 << shift};
+}
+
+template <typename T, int width>
+__global__ __launch_bounds__(kThreads) void gate_heads_kernel(Grid grid, int shift, ConstRows x, ConstRows z,
+                                                              Rows y) {
+  HeadRow row = head_row(grid, shift);
+  if (!row.inside) return;
+  const float open = sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
+  for (std::int64_t first = row.lane; first < grid.row_pieces; first += kRowPieces<T> * row.lanes) {
+    Piece<T, width> in[kRowPieces<T>];
+#pragma unroll
+    for (int n = 0; n < kRowPieces<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_pieces) break;
+      row.at.column = (first + n * row.lanes) * width;
+      in[n] = load<T, width>(x, row.at);
+    }
+#pragma unroll
+    for (int n = 0; n < kRowPieces<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_pieces) break;
+#pragma unroll
+      for (int i = 0; i < width; ++i) in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * open);
+      row.at.column = (first + n * row.lanes) * width;
+      store<T, width>(y, row.at, in[n]);
+    }
+  }
+}
+
+// dz is summed in an order that the row's size fixes: each lane its own pieces upwards, then the lanes
+// pairwise.
+template <typename T, int width>
+__global__ __launch_bounds__(kThreads) void gate_backward_heads_kernel(Grid grid, int shift, ConstRows x,
+                                                                       ConstRows z, ConstRows dy, Rows dx,
+                                                                       Rows dz) {
+  HeadRow row = head_row(grid, shift);
+  const float open = sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
+  float sum = 0;
+  for (std::int64_t first = row.lane; first < grid.row_pieces; first += kRowPieces<T> * row.lanes) {
+    Piece<T, width> in[kRowPieces<T>], d[kRowPieces<T>];
+#pragma unroll
+    for (int n = 0; n < kRowPieces<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_pieces) break;
+      row.at.column = (first + n * row.lanes) * width;
+      in[n] = load<T, width>(x, row.at);
+      d[n] = load<T, width>(dy, row.at);
+    }
+#pragma unroll
+    for (int n = 0; n < kRowPieces<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_pieces) break;
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        const float back = to_float(d[n].value[i]);
+        sum += back * to_float(in[n].value[i]) * open * (1.0f - open);
+        d[n].value[i] = from_float<T>(back * open);
+      }
+      row.at.column = (first + n * row.lanes) * width;
+      if (row.inside) store<T, width>(dx, row.at, d[n]);
+    }
+  }
+  for (int step = row.lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAll, sum, step);
+  if (row.inside && row.lane == 0) {
+    row.at.column = 0;
+    store<T, 1>(dz, row.at, {{from_float<T>(sum)}});
+  }
+}
+
+// ---- launches
+
+struct Operand {
+  ConstRows rows;
+  bool gate;  // has one element a head when head-wise
+};
+
+// Whether pieces of `width` elements never cross a row's end and are aligned in every tensor.
+template <std::size_t count>
+bool in_pieces(const GateShape& shape, const Operand (&operands)[count], int width) {
+  if (shape.head_size % width != 0) return false;
+  for (const auto& [rows, gate] : operands) {
+    if (gate && shape.head_wise) continue;
+    if (reinterpret_cast<std::uintptr_t>(rows.data) % 16 != 0) return false;
+    if (shape.heads > 1 && rows.head_stride % width != 0) return false;
+    if (shape.tokens > 1 && rows.token_stride % width != 0) return false;
+  }
+  return true;
+}
+
+// Tensors that all lie without gaps are one row; otherwise the shape stays as it is.
+template <std::size_t count>
+bool without_gaps(const GateShape& shape, const Operand (&operands)[count]) {
+  if (shape.head_wise) return false;
+  for (const auto& [rows, gate] : operands) {
+    if (shape.heads > 1 && rows.head_stride != shape.head_size) return false;
+    if (shape.tokens > 1 && rows.token_stride != shape.heads * shape.head_size) return false;
+  }
+  return true;
+}
+
+// Calls body with the element type, the width of pieces, and whether everything is one row.
+template <std::size_t count, typename Body>
+void dispatch(const char* op, GateShape shape, const Operand (&operands)[count], const Body& body) {
+  const bool flat = without_gaps(shape, operands);
+  if (flat) {
+    shape.head_size *= shape.tokens * shape.heads;
+    shape.tokens = shape.heads = 1;
+  }
+  const auto typed = [&]<typename T>(T) {
+    constexpr int kWidth = 16 / sizeof(T);
+    const auto grid = [&](int width) {
+      return Grid{shape.tokens * shape.heads * (shape.head_size / width), shape.head_size / width,
+                  shape.heads};
+    };
+    const bool wide = in_pieces(shape, operands, kWidth);
+    if (wide && flat) {
+      body.template operator()<T, kWidth, true>(grid(kWidth));
+    } else if (wide) {
+      body.template operator()<T, kWidth, false>(grid(kWidth));
+    } else {
+      body.template operator()<T, 1, false>(grid(1));
+    }
+  };
+  switch (shape.dtype) {
+    case DType::f32:
+      return typed(float());
+    case DType::bf16:
+      return typed(__nv_bfloat16());
+    case DType::f16:
+      return typed(__half());
+    case DType::f64:
+      break;
+  }
+  bad_argument(op, "dtype", "float32, bfloat16 or float16 on a CUDA device", name_of(shape.dtype));
+}
+
+unsigned blocks_of(const char* op, std::int64_t items, std::int64_t each) {
+  const std::int64_t blocks = (items + each - 1) / each;
+  if (blocks > INT_MAX) bad_argument(op, "tokens x heads x head_size", "at most 2^40", concat(items));
+  return static_cast<unsigned>(blocks);
+}
+
+// How many lanes treat a row of a head-wise gate, as a power of two.
+template <typename T>
+int lanes_shift(const Grid& grid) {
+  int shift = 0;
+  while (shift < 5 && (std::int64_t(kRowPieces<T>) << shift) < grid.row_pieces) ++shift;
+  return shift;
+}
+
+// Returns whether there is anything to do.
+bool check_shape(const char* op, const GateShape& shape) {
+  constexpr std::int64_t kLimit = std::numeric_limits<std::int64_t>::max();
+  check::in_range(op, "tokens", shape.tokens, 0, kLimit);
+  check::in_range(op, "heads", shape.heads, 0, kLimit);
+  check::in_range(op, "head_size", shape.head_size, 0, kLimit);
+  const std::int64_t rows = checked_mul(shape.tokens, shape.heads, op, "tokens x heads");
+  return checked_mul(rows, shape.head_size, op, "tokens x heads x head_size") > 0;
+}
+
+}  // namespace
+
+void gate(const GateArgs& args, const Context& context) {
+  constexpr const char* kOp = "gate";
+  check_device(kOp, context.device);
+  if (!check_shape(kOp, args.shape)) return;
+  check::not_null(kOp, "x", args.x.data);
+  check::not_null(kOp, "z", args.z.data);
+  check::not_null(kOp, "y", args.y.data);
+  const Operand operands[] = {{args.x, false}, {args.z, true}, {args.y, false}};
+  dispatch(kOp, args.shape, operands, [&]<typename T, int width, bool flat>(const Grid& grid) {
+    const cudaStream_t stream = stream_of(context.stream);
+    if (args.shape.head_wise) {
+      const int shift = lanes_shift<T>(grid);
+      const unsigned blocks = blocks_of(kOp, grid.pieces / grid.row_pieces, kThreads >> shift);
+      gate_heads_kernel<T, width><<<blocks, kThreads, 0, stream>>>(grid, shift, args.x, args.z, args.y);
+    } else {
+      const unsigned blocks = blocks_of(kOp, grid.pieces, kThreads * kPieces);
+      gate_kernel<T, width, flat><<<blocks, kThreads, 0, stream>>>(grid, args.x, args.z, args.y);
+    }
+    check_launch(kOp);
+  });
+}
+
+void gate_backward(const GateBackwardArgs& args, const Context& context) {
+  constexpr const char* kOp = "gate_backward";
+  check_device(kOp, context.device);
+  if (!check_shape(kOp, args.shape)) return;
+  check::not_null(kOp, "x", args.x.data);
+  check::not_null(kOp, "z", args.z.data);
+  check::not_null(kOp, "dy", args.dy.data);
+  check::not_null(kOp, "dx", args.dx.data);
+  check::not_null(kOp, "dz", args.dz.data);
+  const Operand operands[] = {
+      {args.x, false}, {args.z, true}, {args.dy, false}, {args.dx, false}, {args.dz, true}};
+  dispatch(kOp, args.shape, operands, [&]<typename T, int width, bool flat>(const Grid& grid) {
+    const cudaStream_t stream = stream_of(context.stream);
+    if (args.shape.head_wise) {
+      const int shift = lanes_shift<T>(grid);
+      const unsigned blocks = blocks_of(kOp, grid.pieces / grid.row_pieces, kThreads >> shift);
+      gate_backward_heads_kernel<T, width>
+          <<<blocks, kThreads, 0, stream>>>(grid, shift, args.x, args.z, args.dy, args.dx, args.dz);
+    } else {
+      const unsigned blocks = blocks_of(kOp, grid.pieces, kThreads * kPieces);
+      gate_backward_kernel<T, width, flat>
+          <<<blocks, kThreads, 0, stream>>>(grid, args.x, args.z, args.dy, args.dx, args.dz);
+    }
+    check_launch(kOp);
+  });
+}
+
+}  // namespace gsa::cuda
