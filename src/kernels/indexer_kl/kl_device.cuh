@@ -1,0 +1,331 @@
+// What the kernels of indexer_kl share: rows into shared memory, products, activations, who sees whom.
+#pragma once
+
+#include <cfloat>
+
+#include "kernels/common/mma.cuh"
+#include "kernels/indexer_kl/kl_kernels.h"
+
+namespace gsa::cuda::kl {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Stays where it is written, among products that run meanwhile; the compiler would gather exponentials.
+__device__ __forceinline__ float power_in_place(float x) {
+  float y;
+  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float log_two(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffffff); }
+
+// ---- Tiles in shared memory: rows of kSize elements, the 16-byte chunk c of row r at chunk c ^ (r % 8).
+
+template <int kSize>
+__device__ __forceinline__ std::uint32_t tile_offset(int row, int chunk) {
+  return static_cast<std::uint32_t>(row * (kSize * 2) + ((chunk ^ (row & 7)) << 4));
+}
+
+// Eight elements of a row, from `first` on; zeros beyond its size and where !valid.
+template <typename T>
+__device__ __forceinline__ void copy_chunk(std::uint32_t to, const T* row, int first, int size, bool valid,
+                                           bool aligned) {
+  const bool inside = valid && first < size;
+  if (aligned) {
+    cp_async_16(to, inside ? row + first : row, inside);
+    return;
+  }
+  std::uint32_t words[4] = {};
+  if (inside) {
+    const auto* from = reinterpret_cast<const std::uint16_t*>(row + first);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (first + i < size) words[i / 2] |= static_cast<std::uint32_t>(from[i]) << (16 * (i % 2));
+    }
+  }
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]),
+               "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+// 4 bytes; zeros where !valid.
+__device__ __forceinline__ void copy_word(std::uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+template <typename T>
+__device__ __forceinline__ const T* row_of(const Source& source, std::int64_t token, int head) {
+  return static_cast<const T*>(source.data) + token * source.token_stride + head * source.head_stride;
+}
+
+// Fragments of 16 rows of a tile (operand a of a product), step k of 16 elements.
+template <int kSize>
+__device__ __forceinline__ void load_a(std::uint32_t (&a)[4], std::uint32_t tile, int first_row, int k,
+                                       int lane) {
+  ldmatrix_x4(a, tile + tile_offset<kSize>(first_row + (lane & 15), 2 * k + (lane >> 4)));
+}
+// Fragments of 16 rows as operand b, reduced along the row: {b0, b1} of rows 0 .. 7, {b0, b1} of rows 8
+// .. 15.
+template <int kSize>
+__device__ __forceinline__ void load_b(std::uint32_t (&b)[4], std::uint32_t tile, int first_row, int k,
+                                       int lane) {
+  const int row = first_row + (lane & 7) + ((lane >> 4) << 3);
+  ldmatrix_x4(b, tile + tile_offset<kSize>(row, 2 * k + ((lane >> 3) & 1)));
+}
+// 16 rows x 16 columns as operand b, reduced along the rows' index: {b0, b1} of columns 0 .. 7 of the step,
+// {b0, b1} of columns 8 .. 15.
+template <int kSize>
+__device__ __forceinline__ void load_b_trans(std::uint32_t (&b)[4], std::uint32_t tile, int first_row,
+                                             int column_step, int lane) {
+  ldmatrix_x4_trans(b, tile + tile_offset<kSize>(first_row + (lane & 15), 2 * column_step + (lane >> 4)));
+}
+
+// x[i] = 16 rows of tile a times rows 8 i .. 8 i + 7 of tile b.
+template <typename T, int kSize, int kBlocks>
+__device__ __forceinline__ void row_products(float (&x)[kBlocks][4], std::uint32_t a_tile, int a_row,
+                                             std::uint32_t b_tile, int b_row, int lane) {
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) x[i][r] = 0.0f;
+  }
+#pragma unroll
+  for (int k = 0; k < kSize / 16; ++k) {
+    std::uint32_t a[4];
+    load_a<kSize>(a, a_tile, a_row, k, lane);
+#pragma unroll
+    for (int i = 0; i < kBlocks; i += 2) {
+      std::uint32_t b[4];
+      load_b<kSize>(b, b_tile, b_row + 8 * i, k, lane);
+      mma_16x8x16<T>(x[i], a, b[0], b[1]);
+      mma_16x8x16<T>(x[i + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// d += f g for f [16, 8 kBlocks] in the layout of accumulators (its columns are reduced) and rows first_row
+// .. of tile g, kSize wide. f is rounded to T.
+template <typename T, int kSize, int kBlocks>
+__device__ __forceinline__ void add_products(float (&d)[kSize / 8][4], const float (&f)[kBlocks][4],
+                                             std::uint32_t g_tile, int first_row, int lane) {
+#pragma unroll
+  for (int k = 0; k < kBlocks / 2; ++k) {
+    const std::uint32_t a[4] = {pack<T>(f[2 * k][0], f[2 * k][1]), pack<T>(f[2 * k][2], f[2 * k][3]),
+                                pack<T>(f[2 * k + 1][0], f[2 * k + 1][1]),
+                                pack<T>(f[2 * k + 1][2], f[2 * k + 1][3])};
+#pragma unroll
+    for (int n = 0; n < kSize / 16; ++n) {
+      std::uint32_t b[4];
+      load_b_trans<kSize>(b, g_tile, first_row + 16 * k, n, lane);
+      mma_16x8x16<T>(d[2 * n], a, b[0], b[1]);
+      mma_16x8x16<T>(d[2 * n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// ---- The indexer's activation
+
+// Accurate to a few units of float32, unlike the tanh.approx of selection: the loss and dI are differences of
+// what is nearly equal. Numbers of one head: the argument is x factor + offset.
+struct Activation {
+  bool relu = false;
+  float factor = 0, offset = 0;
+
+  __device__ __forceinline__ Activation(const IndexerRows& indexer, float bias)
+      : relu(indexer.relu),
+        factor(indexer.relu ? indexer.scale : -kLog2E * indexer.scale),
+        offset(indexer.relu ? bias : -kLog2E * bias) {}
+
+  // act(x); NaN stays NaN.
+  __device__ __forceinline__ float operator()(float x) const {
+    const float argument = fmaf(x, factor, offset);
+    if (relu) return argument < 0.0f ? 0.0f : argument;
+    return reciprocal(1.0f + power_of_two(argument));
+  }
+  // act(x) as a finite number, whatever x is: for pairs whose dI is 0 or NaN.
+  __device__ __forceinline__ float finite(float x) const { return bounded((*this)(x)); }
+  __device__ __forceinline__ float bounded(float y) const { return fminf(y, relu ? FLT_MAX : 1.0f); }
+  // act'(x) from what finite() gave.
+  __device__ __forceinline__ float slope(float y) const {
+    return relu ? (y > 0.0f ? 1.0f : 0.0f) : y * (1.0f - y);
+  }
+};
+
+// ---- float16 has no room for small gradients: they are multiplied with a power of two on the way to the
+// tensor cores and divided by it afterwards. exponent: of a bound of |weight w|; |dI| is at most |weight|, up
+// to rounding. Ten bits above one leave as many for what rounding, or a log-sum-exp from elsewhere, may add.
+
+inline constexpr int kLeastExponent = -100, kLargestExponent = 100;
+
+template <typename T>
+__device__ __forceinline__ float range_factor(int exponent) {
+  if constexpr (is_bf16<T>) return 1.0f;
+  return exp2f(static_cast<float>(10 - min(max(exponent, kLeastExponent), kLargestExponent)));
+}
+
+// ---- Tiles of queries
+
+// Which entries query `row` of a tile has in its support.
+template <bool kListed>
+struct Support {
+  int last = -1;  // dense: the last entry
+  int row = 0;
+
+  __device__ __forceinline__ Support(const UnionTile& tile, int row_in_tile)
+      : last(row_in_tile < tile.queries ? tile.first_position + row_in_tile : -1), row(row_in_tile) {}
+  // bits: of the entry, where listed.
+  __device__ __forceinline__ bool has(int entry, std::uint32_t bits) const {
+    if constexpr (kListed) {
+      return (bits >> row & 1u) != 0;
+    } else {
+      return entry <= last;
+    }
+  }
+};
+
+// The indexer's heads of a tile of queries and its keys, some entries at a time, in shared memory.
+template <typename T, int kSize, bool kListed>
+struct IndexTile {
+  static constexpr int kQueries = tile_queries(kListed);
+  static constexpr int kThreads = 2 * kQueries;         // a warp for 16 queries
+  static constexpr int kKeys = kSize == 256 ? 32 : 64;  // at a time
+  static constexpr int kHeadBytes = kQueries * kSize * 2;
+  static constexpr int kKeyBytes = kKeys * kSize * 2;
+  static constexpr int kResidentBytes = 64 * 1024;  // heads stay in shared memory up to here
+
+  static GSA_DEVICE bool resident(int heads) { return heads * kHeadBytes <= kResidentBytes; }
+  // A multiple of 16.
+  static GSA_DEVICE std::size_t shared_bytes(int heads) {
+    const int floats = (heads * (kQueries + 1) + 3) / 4 * 4;
+    return static_cast<std::size_t>(2 * kKeyBytes + (resident(heads) ? heads : 1) * kHeadBytes + floats * 4 +
+                                    2 * kKeys * 8);
+  }
+
+  const IndexerRows& indexer;
+  const Chunk& chunk;
+  UnionTile tile;
+  const std::uint8_t* bad_key;    // backward: rows that count as zeros
+  const std::uint8_t* bad_query;  // backward
+  bool all_heads;
+  std::uint32_t keys_at, heads_at;
+  float* w;             // [heads, kQueries]
+  float* bias;          // [heads]
+  std::uint32_t* bits;  // [2, kKeys], listed
+  int* bad;             // [2, kKeys], backward
+
+  __device__ __forceinline__ IndexTile(const IndexerRows& rows, const Chunk& of, const RowFacts* facts,
+                                       unsigned char* shared)
+      : indexer(rows),
+        chunk(of),
+        tile(of.tile[blockIdx.x]),
+        bad_key(facts == nullptr ? nullptr : facts->bad_key),
+        bad_query(facts == nullptr ? nullptr : facts->bad_query),
+        all_heads(resident(rows.heads)),
+        keys_at(shared_address(shared)),
+        heads_at(keys_at + 2 * kKeyBytes) {
+    unsigned char* const rest = shared + 2 * kKeyBytes + (all_heads ? rows.heads : 1) * kHeadBytes;
+    w = reinterpret_cast<float*>(rest);
+    bias = w + rows.heads * kQueries;
+    bits = reinterpret_cast<std::uint32_t*>(bias + rows.heads);
+    bad = reinterpret_cast<int*>(bits + 2 * kKeys);
+  }
+
+  __device__ __forceinline__ bool usable(int query) const {
+    return query < tile.queries && (bad_query == nullptr || bad_query[tile.first_query + query] == 0);
+  }
+
+  __device__ __forceinline__ void copy_head(int head, std::uint32_t to) {
+    for (int c = static_cast<int>(threadIdx.x); c < kQueries * (kSize / 8); c += kThreads) {
+      const int query = c / (kSize / 8), part = c % (kSize / 8);
+      const bool valid = usable(query);
+      copy_chunk(to + tile_offset<kSize>(query, part),
+                 row_of<T>(indexer.q, tile.first_query + (valid ? query : 0), head), 8 * part, indexer.q.size,
+                 valid, indexer.q.aligned);
+    }
+  }
+
+  // Weights, biases, and heads where they fit. The caller waits and passes a barrier before the first use.
+  __device__ __forceinline__ void begin() {
+    for (int i = static_cast<int>(threadIdx.x); i < indexer.heads * kQueries; i += kThreads) {
+      const int head = i / kQueries, query = i % kQueries;
+      w[i] = usable(query) ? to_float(static_cast<const T*>(
+                                 indexer.w.data)[(tile.first_query + query) * indexer.w.token_stride +
+                                                 head * indexer.w.head_stride])
+                           : 0.0f;
+    }
+    for (int j = static_cast<int>(threadIdx.x); j < indexer.heads; j += kThreads) {
+      bias[j] = indexer.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(indexer.bias)[j]);
+    }
+    if (all_heads) {
+      for (int j = 0; j < indexer.heads; ++j) copy_head(j, heads_at + j * kHeadBytes);
+    }
+  }
+
+  // Entries kKeys block .. into half `slot`.
+  __device__ __forceinline__ void copy_keys(int block, int slot) {
+    const std::int64_t list = static_cast<std::int64_t>(blockIdx.x) * chunk.capacity;
+    for (int c = static_cast<int>(threadIdx.x); c < kKeys * (kSize / 8); c += kThreads) {
+      const int entry = c / (kSize / 8), part = c % (kSize / 8), at = block * kKeys + entry;
+      bool valid = at < tile.count;
+      int key = 0;
+      if (valid) key = tile.k_begin + (kListed ? chunk.keys[list + at] : at);
+      const bool refused = valid && bad_key != nullptr && bad_key[key] != 0;
+      valid = valid && !refused;
+      copy_chunk(keys_at + slot * kKeyBytes + tile_offset<kSize>(entry, part), row_of<T>(indexer.k, key, 0),
+                 8 * part, indexer.k.size, valid, indexer.k.aligned);
+      if (part == 0) {
+        if constexpr (kListed) {
+          bits[slot * kKeys + entry] =
+              at < tile.count ? static_cast<std::uint32_t>(chunk.bits[list + at]) : 0u;
+        }
+        if (bad_key != nullptr) bad[slot * kKeys + entry] = refused ? 1 : 0;
+      }
+    }
+  }
+
+  // Where head j is; every thread of the block calls this for the same heads in the same order.
+  __device__ __forceinline__ std::uint32_t head(int j) {
+    if (all_heads) return heads_at + j * kHeadBytes;
+    __syncthreads();
+    copy_head(j, heads_at);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    return heads_at;
+  }
+};
+
+// Calls body with the type and the padded size as compile-time constants: body.template operator()<T, n>().
+template <typename Body>
+void with_type_and_size(DType dtype, std::int64_t size, const Body& body) {
+  const auto with_size = [&]<typename T>() {
+    switch (padded_size(size)) {
+      case 64:
+        return body.template operator()<T, 64>();
+      case 128:
+        return body.template operator()<T, 128>();
+      default:
+        return body.template operator()<T, 256>();
+    }
+  };
+  dtype == DType::bf16 ? with_size.template operator()<__nv_bfloat16>()
+                       : with_size.template operator()<__half>();
+}
+
+}  // namespace gsa::cuda::kl

@@ -1,0 +1,145 @@
+// The kernels behind indexer_kl on CUDA, as the host code sees them. A call goes through its queries in
+// chunks; a chunk is a number of tiles of neighbouring queries of one sequence, and each tile has a list of
+// entries: every key that its last query sees (dense), or the union of its queries' selections (listed).
+//
+//   target            p of every (query, entry) of the chunk, into scratch memory
+//   row_sums          loss: sums over a run of a query's entries; combine_loss adds them up
+//   row_gradients     backward: dI takes the place of p; dq, dw and the query's part of dbias, again as sums
+//                     over a run of entries; combine_rows adds them up
+//   key_gradients     backward: dk from dI, again in parts; add_key_parts adds them up
+#pragma once
+
+#include <vector_types.h>
+
+#include <cstdint>
+
+#include "core/cuda_context.h"
+#include "kernels/common/union_plan.h"
+#include "kernels/indexer_kl/indexer_kl.h"
+
+namespace gsa::cuda::kl {
+
+constexpr int kDenseQueries = 64;  // of a tile
+constexpr int kListQueries = 32;
+constexpr int kEntryStep = 256;      // rows of p have room for a multiple of it
+constexpr int kWindowQueries = 256;  // dense: queries whose part of dk is summed up in one go
+
+GSA_DEVICE constexpr int tile_queries(bool listed) { return listed ? kListQueries : kDenseQueries; }
+// Entries whose sums are added up in one go: few enough that there are blocks for the whole device, enough
+// that their sums (dq is large) are not the work. Lists are shorter.
+GSA_DEVICE constexpr int split_entries(bool listed, bool backward) {
+  return listed ? 256 : backward ? 1024 : 512;
+}
+// Sizes that kernels are made for; others are padded with zeros to the next one.
+GSA_DEVICE constexpr int padded_size(std::int64_t size) { return size <= 64 ? 64 : size <= 128 ? 128 : 256; }
+// How much of a query's dq a block of row_gradients can hold, and the heads that makes.
+constexpr int kGradientFloats = 256;
+GSA_DEVICE constexpr int gradient_heads(int padded_size) { return kGradientFloats / padded_size; }
+
+// The rows of a tensor and how they may be read.
+struct Source {
+  const void* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+  int size = 0;
+  bool aligned = false;  // every row begins at a multiple of 16 bytes and is a multiple of 16 bytes long
+};
+
+struct Attention {
+  Source q, k;
+  const float* lse = nullptr;
+  int heads = 0, kv_heads = 0, group = 0;
+  float scale = 0;  // times log2(e)
+};
+
+struct IndexerRows {
+  Source q, k;
+  ConstRows w;
+  const void* bias = nullptr;
+  int heads = 0;
+  float scale = 0;
+  bool relu = false;
+};
+
+struct Chunk {
+  const UnionTile* tile = nullptr;  // [tiles]
+  int tiles = 0;
+  int entries = 0;                      // the most a tile may have
+  int split = 0;                        // entries of a split, a multiple of 64
+  const int* keys = nullptr;            // listed: [tiles, capacity]; else null
+  const std::uint64_t* bits = nullptr;  // listed: [tiles, capacity]
+  int capacity = 0;
+  float* p = nullptr;  // [tiles, tile queries, stride]
+  int stride = 0;
+
+  GSA_DEVICE bool listed() const { return keys != nullptr; }
+  GSA_DEVICE int splits() const { return (entries + split - 1) / split; }
+};
+
+// What the backward pass knows of single rows. A row with a value that is not finite gives NaN to every pair
+// it takes part in, and counts as zeros in products, where it would reach other pairs too.
+struct RowFacts {
+  const std::uint8_t* bad_key = nullptr;    // [keys]
+  const std::uint8_t* bad_query = nullptr;  // [queries]: its q or w
+  // float16 only, for its narrow range: the exponent that bounds weight_t w_tj, of a query and of a sequence.
+  const int* query_exponent = nullptr;     // [queries]
+  const int* sequence_exponent = nullptr;  // [sequences]
+};
+
+// What adds to dk together: a tile where listed, else the tiles of one sequence whose positions lie in one
+// window, so that sums are grouped by positions alone.
+struct Part {
+  int first_tile = 0, tiles = 0;
+  int keys = 0;  // that its last query sees
+  int k_begin = 0;
+};
+
+// Parts of one sequence within a chunk, in the order in which they are added.
+struct Group {
+  int first_part = 0, parts = 0;
+  int keys = 0;
+  int k_begin = 0;
+};
+
+struct Gradients {
+  const float* index_lse = nullptr;
+  const float* weight = nullptr;
+  Rows dq, dw;
+  float* dk = nullptr;
+  float* dbias_rows = nullptr;  // [queries, heads]: what each query adds to dbias
+  // Scratch of a chunk.
+  float* d_score = nullptr;  // dI, as p; may be p itself where one block has all heads
+  float* dq_part = nullptr;  // [tiles, tile queries, splits, heads, padded size]
+  float* dw_part = nullptr;  // [tiles, tile queries, splits, heads, 2]: dw and dbias
+  float* dk_part = nullptr;  // [parts, stride, padded size]
+  int* place = nullptr;      // listed: [tiles, longest keys]: the entry of a key, -1 for none
+  int place_stride = 0;
+  const Part* part = nullptr;
+  const Group* group = nullptr;
+  int parts = 0, groups = 0;
+};
+
+void target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);
+// The same on Hopper, for aligned rows of at most 128 elements.
+void hopper_target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);
+
+void row_sums(DType dtype, const IndexerRows& indexer, const Chunk& chunk, float4* sums,
+              const Context& context);
+void combine_loss(const Chunk& chunk, const float4* sums, float* loss, float* index_lse,
+                  const Context& context);
+
+// Fills facts: bad_key [keys], bad_query and query_exponent [queries], sequence_exponent [sequences].
+void row_facts(DType dtype, const IndexerRows& indexer, const DeviceSequences& sequences, const float* weight,
+               std::uint8_t* bad_key, std::uint8_t* bad_query, int* query_exponent, int* sequence_exponent,
+               const Context& context);
+void row_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts,
+                   const Gradients& gradients, const Context& context);
+void combine_rows(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,
+                  const Context& context);
+void key_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts,
+                   const Gradients& gradients, const Context& context);
+void add_key_parts(const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,
+                   const Context& context);
+// dbias += the sum over all queries.
+void combine_bias(const float* dbias_rows, int queries, int heads, float* dbias, const Context& context);
+
+}  // namespace gsa::cuda::kl

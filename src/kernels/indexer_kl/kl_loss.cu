@@ -1,0 +1,190 @@
+// Forward pass of indexer_kl after p: the log-sum-exp of the scores, and the sums of p (log p - I) and of p.
+#include "kernels/common/cuda_check.h"
+#include "kernels/indexer_kl/kl_device.cuh"
+
+namespace gsa::cuda::kl {
+namespace {
+
+// What a lane, and then a row, has seen: maximum and sum of e^(I - maximum), sums of p (log p - I) and of p.
+struct RowSum {
+  float maximum = -INFINITY, sum = 0, gap = 0, mass = 0;
+
+  __device__ __forceinline__ void raise(float to) {
+    if (to > maximum) {
+      sum *= power_of_two((maximum - to) * kLog2E);
+      maximum = to;
+    }
+  }
+  // A pair outside the support adds zeros, whatever its score and p are.
+  __device__ __forceinline__ void add(bool inside, float score, float p) {
+    sum += power_of_two(inside ? (score - maximum) * kLog2E : -INFINITY);
+    score = inside ? score : 0.0f;
+    p = inside ? p : 0.0f;
+    // p log p is 0 at 0; the smallest normal number keeps the logarithm finite there.
+    gap = fmaf(p, fmaf(log_two(fmaxf(p, FLT_MIN)), kLn2, -score), gap);
+    mass += p;
+  }
+  __device__ __forceinline__ void join(int lane_mask) {
+    const float other_maximum = __shfl_xor_sync(~0u, maximum, lane_mask);
+    float other_sum = __shfl_xor_sync(~0u, sum, lane_mask);
+    raise(other_maximum);
+    if (other_maximum < maximum) other_sum *= power_of_two((other_maximum - maximum) * kLog2E);
+    sum += other_sum;
+    gap += __shfl_xor_sync(~0u, gap, lane_mask);
+    mass += __shfl_xor_sync(~0u, mass, lane_mask);
+  }
+};
+
+// A block: a tile of queries x a split of its entries; a warp has 16 queries.
+template <typename T, int kSize, bool kListed>
+__global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
+    row_sums_kernel(const IndexerRows indexer, const Chunk chunk, float4* sums) {
+  using Tile = IndexTile<T, kSize, kListed>;
+  constexpr int kBlocks = Tile::kKeys / 8;
+  extern __shared__ __align__(128) unsigned char shared[];
+  Tile at(indexer, chunk, nullptr, shared);
+  const int split = static_cast<int>(blockIdx.y);
+  if (split * chunk.split >= at.tile.count) return;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
+  const int first_row = thread / 32 * 16, row = first_row + (lane >> 2);
+  const int begin = split * (chunk.split / Tile::kKeys);
+  const int end = min(begin + chunk.split / Tile::kKeys, (at.tile.count + Tile::kKeys - 1) / Tile::kKeys);
+  at.begin();
+  at.copy_keys(begin, begin & 1);
+  cp_async_commit();
+
+  const Support<kListed> support[2] = {{at.tile, row}, {at.tile, row + 8}};
+  const std::int64_t chunk_row = static_cast<std::int64_t>(blockIdx.x) * Tile::kQueries + row;
+  const float* const p_rows[2] = {chunk.p + chunk_row * chunk.stride,
+                                  chunk.p + (chunk_row + 8) * chunk.stride};
+  RowSum row_sum[2];
+  for (int block = begin; block < end; ++block) {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (block + 1 < end) at.copy_keys(block + 1, (block + 1) & 1);
+    cp_async_commit();
+    const int first = block * Tile::kKeys + 2 * (lane & 3);
+    float p[kBlocks][4];
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 pair = *reinterpret_cast<const float2*>(p_rows[r] + first + 8 * n);
+        p[n][2 * r] = pair.x, p[n][2 * r + 1] = pair.y;
+      }
+    }
+    float score[kBlocks][4] = {};
+    for (int j = 0; j < indexer.heads; ++j) {
+      const std::uint32_t head = at.head(j);
+      float x[kBlocks][4];
+      row_products<T, kSize>(x, head, first_row, at.keys_at + (block & 1) * Tile::kKeyBytes, 0, lane);
+      const Activation act(indexer, at.bias[j]);
+      const float w[2] = {at.w[j * Tile::kQueries + row], at.w[j * Tile::kQueries + row + 8]};
+#pragma unroll
+      for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) score[n][r] = fmaf(w[r / 2], act(x[n][r]), score[n][r]);
+      }
+    }
+    const std::uint32_t* const bits = at.bits + (block & 1) * Tile::kKeys + 2 * (lane & 3);
+    std::uint32_t inside[2] = {};  // bit 2 n + c: column c of block n is in the row's support
+    float high[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int c = r % 2;
+        const bool has = support[r / 2].has(first + 8 * n + c, kListed ? bits[8 * n + c] : 0u);
+        inside[r / 2] |= static_cast<std::uint32_t>(has) << (2 * n + c);
+        high[r / 2] = fmaxf(high[r / 2], has ? score[n][r] : -INFINITY);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) row_sum[r].raise(high[r]);
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        row_sum[r / 2].add((inside[r / 2] >> (2 * n + r % 2) & 1u) != 0, score[n][r], p[n][r]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    row_sum[r].join(1);
+    row_sum[r].join(2);
+    if ((lane & 3) == 0) {
+      sums[(chunk_row + 8 * r) * chunk.splits() + split] =
+          make_float4(row_sum[r].maximum, row_sum[r].sum, row_sum[r].gap, row_sum[r].mass);
+    }
+  }
+}
+
+// A warp: a query. Lane i has every 32nd split; lanes are joined in a fixed order.
+template <bool kListed>
+__global__ void combine_loss_kernel(const Chunk chunk, const float4* sums, float* loss, float* index_lse) {
+  constexpr int kQueries = tile_queries(kListed);
+  const int i = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  if (i >= chunk.tiles * kQueries) return;
+  const UnionTile tile = chunk.tile[i / kQueries];
+  if (i % kQueries >= tile.queries) return;
+  const float4* const row = sums + static_cast<std::int64_t>(i) * chunk.splits();
+  const int splits = (tile.count + chunk.split - 1) / chunk.split;
+  float highest = -INFINITY;
+  for (int s = lane; s < splits; s += 32) highest = fmaxf(highest, row[s].x);
+  for (int step = 16; step > 0; step /= 2) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+  const double maximum = static_cast<double>(highest);
+  double sum = 0, gap = 0, mass = 0;
+  for (int s = lane; s < splits; s += 32) {
+    const float4 part = row[s];
+    // A split without a key of this query has the sum 0 (and no maximum).
+    if (part.y != 0.0f) sum += static_cast<double>(part.y) * exp(static_cast<double>(part.x) - maximum);
+    gap += static_cast<double>(part.z);
+    mass += static_cast<double>(part.w);
+  }
+  for (int step = 16; step > 0; step /= 2) {
+    sum += __shfl_down_sync(~0u, sum, step);
+    gap += __shfl_down_sync(~0u, gap, step);
+    mass += __shfl_down_sync(~0u, mass, step);
+  }
+  if (lane != 0) return;
+  // An empty support (the selection of a query with NaN scores) gives NaN.
+  const double lse = sum == 0 ? static_cast<double>(not_a_number()) : maximum + log(sum);
+  const int query = tile.first_query + i % kQueries;
+  index_lse[query] = static_cast<float>(lse);
+  loss[query] = static_cast<float>(gap + lse * mass);
+}
+
+template <typename T, int kSize, bool kListed>
+void launch_row_sums(const IndexerRows& indexer, const Chunk& chunk, float4* sums, const Context& context) {
+  using Tile = IndexTile<T, kSize, kListed>;
+  const std::size_t bytes = Tile::shared_bytes(indexer.heads);
+  const auto kernel = row_sums_kernel<T, kSize, kListed>;
+  allow_shared_memory(kernel, bytes, "indexer_kl row_sums");
+  const dim3 grid(static_cast<unsigned>(chunk.tiles), static_cast<unsigned>(chunk.splits()));
+  kernel<<<grid, Tile::kThreads, bytes, stream_of(context.stream)>>>(indexer, chunk, sums);
+  check_launch("indexer_kl row_sums");
+}
+
+}  // namespace
+
+void row_sums(DType dtype, const IndexerRows& indexer, const Chunk& chunk, float4* sums,
+              const Context& context) {
+  with_type_and_size(dtype, indexer.q.size, [&]<typename T, int kSize>() {
+    chunk.listed() ? launch_row_sums<T, kSize, true>(indexer, chunk, sums, context)
+                   : launch_row_sums<T, kSize, false>(indexer, chunk, sums, context);
+  });
+}
+
+void combine_loss(const Chunk& chunk, const float4* sums, float* loss, float* index_lse,
+                  const Context& context) {
+  constexpr int kWarps = 4;
+  const int rows = chunk.tiles * tile_queries(chunk.listed());
+  const auto kernel = chunk.listed() ? combine_loss_kernel<true> : combine_loss_kernel<false>;
+  kernel<<<static_cast<unsigned>((rows + kWarps - 1) / kWarps), 32 * kWarps, 0, stream_of(context.stream)>>>(
+      chunk, sums, loss, index_lse);
+  check_launch("indexer_kl combine_loss");
+}
+
+}  // namespace gsa::cuda::kl
