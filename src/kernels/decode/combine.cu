@@ -1,0 +1,118 @@
+// The combine stage: puts the pieces of a row and head together, in the order of the list; gates and writes.
+#include "kernels/common/mma.cuh"
+#include "kernels/decode/decode_device.cuh"
+
+namespace gsa::cuda::decoding {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct CombineParams {
+  Cache cache;
+  const void* gate;  // null: none
+  std::int64_t gate_token_stride, gate_head_stride;
+  bool head_wise;
+  void* out;
+  std::int64_t out_token_stride, out_head_stride;
+  float* lse;  // may be null
+  int heads, head_size, padded_size;
+  int piece;
+  bool dense;
+  Scratch scratch;
+};
+
+__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffffff); }
+
+// Within 2 units in the last place; below -87 the result may be zero instead of a number below 1e-38.
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+// A block for each head and row, a thread for each dimension. Sums and parts are loaded together, a batch of
+// pieces at a time, with a running maximum.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) combine_kernel(const CombineParams p) {
+  constexpr int kBatch = 16;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int head = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
+  const T* const gate = static_cast<const T*>(p.gate) + row * p.gate_token_stride + head * p.gate_head_stride;
+  float open = 1.0f;  // for thread's dimension; what comes before the wait hides its latency
+  if (p.gate != nullptr && thread < p.head_size) open = sigmoid(to_float(gate[p.head_wise ? 0 : thread]));
+  // attend lets this kernel start when it has seen the kernels before it end: their results may be read.
+  const int count = p.dense
+                        ? visible_to(p.cache, keys_of(p.cache, row / p.cache.queries), row % p.cache.queries)
+                        : p.scratch.selected[row];
+  const int pieces = (count + p.piece - 1) / p.piece;
+  const std::int64_t first = (static_cast<std::int64_t>(row) * p.heads + head) * p.scratch.pieces;
+  const float2* const sums = p.scratch.part_sums + first;
+  T* const out = static_cast<T*>(p.out) + row * p.out_token_stride + head * p.out_head_stride;
+  wait_for_previous();
+#pragma unroll 1
+  for (int d = thread; d < p.head_size; d += kThreads) {
+    const float* const parts = p.scratch.part_out + first * p.padded_size + d;
+    float maximum = -INFINITY, total = 0.0f, value = 0.0f;
+#pragma unroll 1
+    for (int begin = 0; begin < pieces; begin += kBatch) {
+      float2 sum[kBatch];
+      float part[kBatch];
+      float next = maximum;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        sum[i] = begin + i < pieces ? sums[begin + i] : float2{-INFINITY, 0.0f};
+        part[i] = begin + i < pieces ? parts[static_cast<std::int64_t>(begin + i) * p.padded_size] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) next = fmaxf(next, sum[i].x);
+      // Where no logit is finite so far, there is nothing to add, and nothing to shrink.
+      const float base = next == -INFINITY ? 0.0f : next;
+      const float shrink = exp2f(maximum - base);
+      total *= shrink;
+      value *= shrink;
+      maximum = next;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const float factor = exp2f(sum[i].x - base);
+        total = fmaf(sum[i].y, factor, total);
+        value = fmaf(part[i], factor, value);
+      }
+    }
+    value *= total != 0.0f ? __frcp_rn(total) : not_a_number();
+    if (d >= kThreads && p.gate != nullptr && !p.head_wise) open = sigmoid(to_float(gate[d]));
+    out[d] = from_float<T>(value * open);
+    if (d == 0 && p.lse != nullptr) {
+      constexpr float kLog2 = 0.693147180559945f;
+      p.lse[static_cast<std::int64_t>(row) * p.heads + head] =
+          total != 0.0f ? (maximum + log2f(total)) * kLog2 : not_a_number();
+    }
+  }
+}
+
+}  // namespace
+
+void combine(const DecodeArgs& args, const Scratch& scratch, const Context& context) {
+  CombineParams p = {};
+  p.cache = cache_of(args);
+  p.gate = args.gate.data;
+  p.gate_token_stride = args.gate.token_stride;
+  p.gate_head_stride = args.gate.head_stride;
+  p.head_wise = args.head_wise;
+  p.out = args.out.data;
+  p.out_token_stride = args.out.token_stride;
+  p.out_head_stride = args.out.head_stride;
+  p.lse = static_cast<float*>(args.lse);
+  p.heads = static_cast<int>(args.shape.heads);
+  p.head_size = static_cast<int>(args.shape.head_size);
+  p.padded_size = scratch.padded_size;
+  p.dense = args.index_heads == 0;
+  p.piece = piece_of(args);
+  p.scratch = scratch;
+  Launch how;
+  how.grid = dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(args.sequences * args.queries));
+  how.threads = kThreads;
+  how.overlap = true;
+  if (args.shape.dtype == DType::bf16) {
+    launch(combine_kernel<__nv_bfloat16>, p, how, context, "decode: combine");
+  } else {
+    launch(combine_kernel<__half>, p, how, context, "decode: combine");
+  }
+}
+
+}  // namespace gsa::cuda::decoding

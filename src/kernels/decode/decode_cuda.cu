@@ -1,0 +1,91 @@
+// decode on CUDA devices: scratch memory, and the stages one after another.
+#include "kernels/decode/decode_cuda.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "gsa/error.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/common/score_moments.cuh"
+#include "kernels/decode/decode_check.h"
+#include "kernels/decode/decode_stages.h"
+
+namespace gsa::cuda {
+namespace decoding {
+
+Cache cache_of(const DecodeArgs& args) {
+  return {args.pages.block_table,
+          args.pages.length,
+          args.pages.blocks,
+          std::countr_zero(static_cast<std::uint64_t>(args.pages.page_size)),
+          static_cast<int>(args.queries),
+          static_cast<int>(args.max_length)};
+}
+
+bool rows_aligned(const DecodeArgs& args) {
+  const auto address = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+  const auto pages = [&](const ConstPages& p) {
+    return address(p.data) % 16 == 0 && p.page_stride % 8 == 0 && p.token_stride % 8 == 0 &&
+           p.head_stride % 8 == 0;
+  };
+  return args.shape.head_size % 8 == 0 && address(args.q.data) % 16 == 0 && args.q.token_stride % 8 == 0 &&
+         args.q.head_stride % 8 == 0 && pages(args.k) && pages(args.v);
+}
+
+int padded_head_size(const DecodeArgs& args) {
+  if (args.shape.head_size > 128) return 256;
+  return args.shape.head_size > 64 || !rows_aligned(args) ? 128 : 64;
+}
+
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
+
+Scratch scratch_for(const DecodeArgs& args, Workspace& workspace) {
+  const std::int64_t rows = args.sequences * args.queries;
+  const bool dense = args.index_heads == 0;
+  std::int64_t keys = args.max_length;  // that a query attends to, at most
+  Scratch s;
+  if (!dense) {
+    s.score_stride = round_up(args.max_length, kMomentSegment);
+    s.segment_stride = static_cast<int>(s.score_stride / kMomentSegment);
+    s.scores = workspace.array<float>(static_cast<std::size_t>(rows * s.score_stride));
+    s.segments = workspace.array<SegmentRecord>(static_cast<std::size_t>(rows * s.segment_stride));
+    // k_t is at most base where the variance is not known or the mode is fixed; both are clamped to max.
+    keys = std::min(keys, args.budget.max);
+    s.list_stride = static_cast<int>(keys);
+    s.list = workspace.array<KeyPlace>(static_cast<std::size_t>(rows * keys));
+    s.selected = workspace.array<int>(static_cast<std::size_t>(rows));
+  }
+  const std::int64_t piece = piece_of(args);
+  const std::int64_t pieces = (keys + piece - 1) / piece;
+  const std::int64_t parts = rows * args.shape.heads * pieces;
+  s.pieces = static_cast<int>(pieces);
+  s.padded_size = padded_head_size(args);
+  s.part_out = workspace.array<float>(static_cast<std::size_t>(parts * s.padded_size));
+  s.part_sums = workspace.array<float2>(static_cast<std::size_t>(parts));
+  return s;
+}
+
+}  // namespace
+}  // namespace decoding
+
+void decode(const DecodeArgs& args, const Context& context) {
+  constexpr const char* kOp = "decode";
+  check_decode(args);
+  const DType type = args.shape.dtype;
+  if (type != DType::bf16 && type != DType::f16) {
+    bad_argument(kOp, "shape.dtype", "bfloat16 or float16 on CUDA devices", name_of(type));
+  }
+  check_device(kOp, context.device);
+  if (args.sequences == 0) return;
+  const decoding::Scratch scratch = decoding::scratch_for(args, *context.workspace);
+  if (args.index_heads > 0) {
+    decoding::score(args, scratch, context);
+    decoding::pick(args, scratch, context);
+  }
+  decoding::attend(args, scratch, context);
+  decoding::combine(args, scratch, context);
+}
+
+}  // namespace gsa::cuda

@@ -1,0 +1,77 @@
+// The stages of decode on CUDA devices and what they hand to each other.
+//
+//   score   scores of every query against every key it sees, sums and extremes of each segment of positions
+//   pick    k_t, the k_t highest scores, the list of where their keys lie, in ascending order of positions
+//   attend  attention over pieces of the list (of all visible keys in a dense model)
+//   combine puts the pieces together, gates and writes
+//
+// A row is a query of a sequence: row = sequence * queries + query.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/cuda_context.h"
+#include "kernels/decode/decode.h"
+
+namespace gsa::cuda::decoding {
+
+// Pieces of the list, in keys. Fixed numbers: where a piece ends, and with it every rounding, depends on
+// neither the batch nor the device.
+inline constexpr int kSparsePiece = 128;
+inline constexpr int kDensePiece = 512;
+
+// What the score stage leaves of a segment of kMomentSegment positions (score_moments.cuh).
+struct alignas(16) SegmentRecord {
+  float sum;
+  float square;
+  std::uint32_t low;  // order_of() the lowest and the highest visible score
+  std::uint32_t high;
+};
+
+// Where a key lies in the cache.
+struct alignas(8) KeyPlace {
+  int page;
+  int row;
+};
+
+// Lengths and pages as kernels see them.
+struct Cache {
+  const std::int32_t* block_table;
+  const std::int32_t* length;
+  std::int64_t blocks;
+  int page_shift;
+  int queries;     // a sequence
+  int max_length;  // a sequence that claims to be longer counts as having no keys: its rows become NaN
+};
+
+struct Scratch {
+  float* scores = nullptr;  // [rows, score_stride]
+  std::int64_t score_stride = 0;
+  SegmentRecord* segments = nullptr;  // [rows, segment_stride]
+  int segment_stride = 0;
+  KeyPlace* list = nullptr;  // [rows, list_stride]
+  int list_stride = 0;
+  int* selected = nullptr;      // [rows]: entries of the list
+  float* part_out = nullptr;    // [rows, heads, pieces, padded head size]: before division
+  float2* part_sums = nullptr;  // [rows, heads, pieces]: maximum (base 2) and sum
+  int pieces = 0;
+  int padded_size = 0;  // of a head, in part_out
+};
+
+Cache cache_of(const DecodeArgs& args);
+
+inline int piece_of(const DecodeArgs& args) { return args.index_heads == 0 ? kDensePiece : kSparsePiece; }
+
+// The head size that matrix products see. Where rows of q, k and v cannot be read 16 bytes at a time, fewer
+// sizes are compiled.
+bool rows_aligned(const DecodeArgs& args);
+int padded_head_size(const DecodeArgs& args);
+
+void score(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void combine(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+
+}  // namespace gsa::cuda::decoding

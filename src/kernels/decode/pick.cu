@@ -1,0 +1,555 @@
+// The pick stage: from a row of scores to the list of where its selected keys lie.
+//
+// A cluster of blocks shares a row (one block alone before sm_90), each block a range of positions. k_t
+// follows from the sums of the segments, added up by one warp. At the same time all warps filter: the moments
+// suggest a bound that about four times k_t scores reach, and only those, in order, go to shared memory. A
+// histogram of them finds the bucket where the count passes k_t, and the few scores in it are ranked one by
+// one. Where the bound was too high, or too many scores reach it, or the bucket holds too many (ties, strange
+// distributions), the digits of all scores, then of the positions, are counted instead. Both ways find the
+// same last key: the score and position that exactly k_t keys reach or beat.
+//
+// With one row there is little to do and much to wait for: code is kept short (instructions come from memory
+// too) and barriers few.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/common/budget.cuh"
+#include "kernels/common/mma.cuh"
+#include "kernels/common/score_moments.cuh"
+#include "kernels/common/score_order.cuh"
+#include "kernels/decode/decode_device.cuh"
+
+namespace gsa::cuda::decoding {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+constexpr int kAllThreads = kThreads + 32;  // one warp more adds up the segments
+constexpr int kHopperCluster = 8;
+constexpr int kRound = kThreads;  // positions that a block visits at once
+constexpr int kBuckets = kThreads;
+constexpr int kFew = kThreads;  // candidates that are ranked one by one
+constexpr int kDigits = 256;
+constexpr int kSegmentsAtOnce = 128;
+constexpr int kTooMany = 1 << 20;  // more than kFew; a block's warps together stay far below 2^31
+constexpr int kKept = 512;         // scores of a warp that fit in shared memory
+constexpr int kAhead = 32;         // rounds whose scores are loaded together
+constexpr unsigned kAll = 0xffffffffu;
+
+struct PickParams {
+  Cache cache;
+  Budget budget;
+  Scratch scratch;
+  std::int32_t* k_t;
+};
+
+// A score and its position in one number: more is better, and no two are equal.
+using Rank = unsigned long long;
+__device__ __forceinline__ Rank rank_of(float score, int position) {
+  return static_cast<Rank>(order_of(score)) << 32 | (~static_cast<std::uint32_t>(position));
+}
+
+struct Shared {
+  double2 segments[kSegmentsAtOnce];
+  Rank kept[kWarps][kKept];  // of each warp, in ascending order of positions
+  int histogram[kBuckets];
+  Rank candidates[kFew];  // of this block
+  Rank gathered[kFew];    // of all blocks
+  unsigned long long warp_sums[kWarps + 1];
+  double sum, square;  // of the row's scores relative to the first
+  int k;
+  int bad;  // some score is not finite
+  int candidate_count;
+  int total;                      // keys that this block selects
+  int bucket, above, inside;      // where the count passes k
+  int before;                     // of those above, how many are of blocks before this one
+  int inside_of[kHopperCluster];  // of the bucket, how many are of each block
+  Rank last;
+};
+
+template <int cluster>
+__device__ __forceinline__ int block_rank() {
+  return cluster == 1 ? 0 : static_cast<int>(blockIdx.x);
+}
+// All threads of all blocks of the row.
+template <int cluster>
+__device__ __forceinline__ void row_arrive() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (cluster > 1) asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+template <int cluster>
+__device__ __forceinline__ void row_wait() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (cluster > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+template <int cluster>
+__device__ __forceinline__ void row_barrier() {
+  if constexpr (cluster == 1) {
+    __syncthreads();
+  } else {
+    row_arrive<cluster>();
+    row_wait<cluster>();
+  }
+}
+// What another block of the row has at the same place of its shared memory.
+template <int cluster, typename T>
+__device__ __forceinline__ T read_from(const T* mine, int rank) {
+  if constexpr (cluster == 1) {
+    return *mine;
+  } else {
+    std::uint32_t address = shared_address(mine);
+    T value = {};
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(address), "r"(rank));
+    if constexpr (sizeof(T) == 8) {
+      asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
+    } else {
+      asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    }
+#endif
+    return value;
+  }
+}
+
+// The range of positions of a block: each warp has rounds * 32 of them one after another.
+struct Range {
+  const float* row;  // scores from position 0
+  int begin, rounds, visible;
+
+  __device__ __forceinline__ int position(int round) const {
+    return begin + (static_cast<int>(threadIdx.x / 32) * rounds + round) * 32 +
+           static_cast<int>(threadIdx.x % 32);
+  }
+  // Of a position that is not visible: minus infinity, which no visible score is.
+  __device__ __forceinline__ float load(int round) const {
+    return round < rounds && position(round) < visible ? __ldcg(row + position(round)) : -INFINITY;
+  }
+  // visit(score, position) in every round, by whole warps. ahead: the first kAhead rounds, loaded before.
+  template <class Visit>
+  __device__ __forceinline__ void each_round(float (&ahead)[kAhead], const Visit& visit) const {
+#pragma unroll 1
+    for (int first = 0; first < rounds; first += kAhead) {
+      if (first > 0) {
+#pragma unroll
+        for (int r = 0; r < kAhead; ++r) ahead[r] = load(first + r);
+      }
+#pragma unroll
+      for (int r = 0; r < kAhead; ++r) visit(ahead[r], position(first + r));
+    }
+  }
+  // visit(rank) for every visible score of this thread.
+  template <class Visit>
+  __device__ __forceinline__ void each(const Visit& visit) const {
+#pragma unroll 1
+    for (int r = 0; r < rounds && position(r) < visible; ++r) visit(rank_of(load(r), position(r)));
+  }
+};
+
+// ---- sums and budget
+
+// Rough moments and exact extremes of the row, from its segments; every warp gets the same.
+struct Guide {
+  float mean, deviation, low, high;
+};
+__device__ __forceinline__ Guide guide_of(const SegmentRecord* records, int visible, float shift) {
+  const int segments = (visible + kMomentSegment - 1) / kMomentSegment;
+  float sum = 0.0f, square = 0.0f;
+  std::uint32_t low = kAll, high = 0;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x % 32); i < segments; i += 32) {
+    const float4 record = __ldcg(reinterpret_cast<const float4*>(records + i));
+    sum += record.x;
+    square += record.y;
+    low = min(low, __float_as_uint(record.z));
+    high = max(high, __float_as_uint(record.w));
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    sum += __shfl_xor_sync(kAll, sum, step);
+    square += __shfl_xor_sync(kAll, square, step);
+  }
+  const float share = 1.0f / static_cast<float>(visible);
+  const float mean = sum * share;
+  return {shift + mean, sqrtf(fmaxf(0.0f, square * share - mean * mean)),
+          from_order(__reduce_min_sync(kAll, low)), from_order(__reduce_max_sync(kAll, high))};
+}
+
+// About how many keys the row selects: a guide again.
+__device__ __forceinline__ float wanted_roughly(const Budget& budget, const Guide& guide) {
+  const float mean_variance = static_cast<float>(
+      budget.device_mean_variance != nullptr ? *budget.device_mean_variance : budget.mean_variance);
+  float wanted = static_cast<float>(budget.base);
+  if (budget.mode != BudgetMode::fixed && mean_variance >= 0) {
+    const float variance = guide.deviation * guide.deviation;
+    wanted *= budget.mode == BudgetMode::inverse ? __fdividef(mean_variance, variance)
+                                                 : __fdividef(variance, mean_variance);
+  }
+  return fminf(fmaxf(wanted, static_cast<float>(budget.min)), static_cast<float>(budget.max));
+}
+
+// By one warp: the exact sums, in their order. One chain of additions, so that nothing but the additions
+// themselves should stand in it.
+__device__ __forceinline__ void add_segments(const SegmentRecord* records, int visible, Shared& shared) {
+  const int segments = (visible + kMomentSegment - 1) / kMomentSegment;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  ScoreSums<double> total;
+#pragma unroll 1
+  for (int first = 0; first < segments; first += kSegmentsAtOnce) {
+    const int here = min(kSegmentsAtOnce, segments - first);
+#pragma unroll
+    for (int i = lane; i < kSegmentsAtOnce; i += 32) {
+      float2 record = {0.0f, 0.0f};  // adding zero changes nothing: the sums never become -0
+      if (i < here) record = __ldcg(reinterpret_cast<const float2*>(records + first + i));
+      shared.segments[i] = {static_cast<double>(record.x), static_cast<double>(record.y)};
+    }
+    __syncwarp();
+#pragma unroll 16
+    for (int i = 0; i < (here + 15) / 16 * 16; ++i) {
+      const double2 segment = shared.segments[i];
+      total.sum = __dadd_rn(total.sum, segment.x);
+      total.square = __dadd_rn(total.square, segment.y);
+    }
+    __syncwarp();
+  }
+  if (lane == 0) {
+    shared.sum = total.sum;
+    shared.square = total.square;
+    shared.bad = isnan(total.square) || isnan(total.sum);
+  }
+}
+
+// The sums once more with chains in double, for scores whose squares leave the range of float.
+__device__ __noinline__ void add_segments_in_double(const float* row, int visible, Shared* shared) {
+  int bad = 0;
+  for (int s = static_cast<int>(threadIdx.x); s < visible; s += kAllThreads)
+    bad |= !isfinite(__ldcg(row + s));
+  bad = __syncthreads_or(bad);
+  if (threadIdx.x < 32) {
+    ScoreSums<double> total;
+    for (int first = 0; first < visible; first += kMomentSegment) {
+      add_segment(total, segment_sums<double>(row, first, visible, row[0]));
+    }
+    if (threadIdx.x == 0) {
+      shared->sum = total.sum;
+      shared->square = total.square;
+      shared->bad = bad;
+    }
+  }
+  __syncthreads();
+}
+
+__device__ __forceinline__ int budget_of(const PickParams& p, const Shared& shared, int visible) {
+  if (shared.bad) return 0;
+  return budget_for(p.budget, variance_of({shared.sum, shared.square}, visible), visible);
+}
+
+// ---- counting
+
+// Of a histogram spread over the blocks: the bucket, from the top, where the count passes k. True where it
+// does so at all; what there is to know of it is then in `shared`. All blocks have arrived at a barrier
+// since they wrote.
+template <int cluster, int buckets>
+__device__ __forceinline__ bool find_bucket(Shared& shared, int k) {
+  static_assert(buckets <= kThreads);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int bucket = buckets - 1 - thread;
+  int of_block[cluster] = {};
+  int here = 0, before = 0;
+  if (thread < buckets) {
+#pragma unroll
+    for (int c = 0; c < cluster; ++c) of_block[c] = read_from<cluster>(&shared.histogram[bucket], c);
+#pragma unroll
+    for (int c = 0; c < cluster; ++c) {
+      here += of_block[c];
+      if (c < block_rank<cluster>()) before += of_block[c];
+    }
+  }
+  // Prefix sums of both numbers at once.
+  const unsigned long long mine = static_cast<unsigned long long>(here) << 32 | static_cast<unsigned>(before);
+  unsigned long long reached = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const unsigned long long other = __shfl_up_sync(kAll, reached, step);
+    if (lane >= step) reached += other;
+  }
+  if (lane == 31) shared.warp_sums[warp] = reached;
+  __syncthreads();
+  const unsigned long long earlier = lane < warp ? shared.warp_sums[lane] : 0;
+  reached += static_cast<unsigned long long>(__reduce_add_sync(kAll, static_cast<unsigned>(earlier >> 32)))
+             << 32;
+  reached += __reduce_add_sync(kAll, static_cast<unsigned>(earlier));
+  const int count = static_cast<int>(reached >> 32);
+  const bool passes = count >= k && count - here < k;
+  if (passes) {
+    shared.bucket = bucket;
+    shared.above = count - here;
+    shared.inside = here;
+    shared.before = static_cast<int>(reached & kAll) - before;
+#pragma unroll
+    for (int c = 0; c < cluster; ++c) shared.inside_of[c] = of_block[c];
+  }
+  return __syncthreads_or(passes) != 0;
+}
+
+// Where the list of this block's selected keys begins in the row's list.
+template <int cluster>
+__device__ __forceinline__ int selected_before(const Range& range, Shared& shared, Rank last) {
+  int mine = 0;
+  range.each([&](Rank rank) { mine += rank >= last; });
+  if (threadIdx.x == 0) shared.total = 0;
+  __syncthreads();
+  mine = __reduce_add_sync(kAll, mine);
+  if (threadIdx.x % 32 == 0) atomicAdd(&shared.total, mine);
+  row_barrier<cluster>();
+  int before = 0;
+  for (int c = 0; c < block_rank<cluster>(); ++c) before += read_from<cluster>(&shared.total, c);
+  return before;
+}
+
+// The last selected key by its digits, from the highest down.
+template <int cluster>
+__device__ __noinline__ Rank last_by_digits(const Range range, Shared* shared, int k) {
+  Rank prefix = 0;
+  int left = k;
+#pragma unroll 1
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    row_barrier<cluster>();  // nobody reads the histogram any more
+    if (threadIdx.x < kThreads) shared->histogram[threadIdx.x] = 0;
+    __syncthreads();
+    range.each([&](Rank rank) {
+      if (shift == 56 || rank >> (shift + 8) == prefix >> (shift + 8)) {
+        atomicAdd(&shared->histogram[rank >> shift & (kDigits - 1)], 1);
+      }
+    });
+    row_barrier<cluster>();
+    find_bucket<cluster, kDigits>(*shared, left);
+    prefix |= static_cast<Rank>(shared->bucket) << shift;
+    left -= shared->above;
+    const bool whole = left == shared->inside;
+    __syncthreads();
+    if (whole) break;  // all that share the digits so far are selected
+  }
+  return prefix;
+}
+
+// How many standard deviations above the mean a fraction of a normal distribution lies. Only a guide: any
+// value gives the same selection.
+__device__ __forceinline__ float normal_quantile(float fraction) {
+  const float t = sqrtf(-2.0f * __logf(fraction));
+  return t - __fdividef(2.30753f + 0.27061f * t, 1.0f + t * (0.99229f + 0.04481f * t));
+}
+
+// Buckets that keep the order of scores: scores from `low` up, `step` buckets a unit.
+struct Buckets {
+  float low, step;
+
+  __device__ __forceinline__ bool useful() const { return step > 0 && step < INFINITY; }
+  __device__ __forceinline__ int operator()(Rank rank) const {
+    const float score = from_order(static_cast<std::uint32_t>(rank >> 32));
+    return min(kBuckets - 1, static_cast<int>(__fmul_rn(__fadd_rn(score, -low), step)));
+  }
+};
+
+// ---- the list
+
+__device__ __forceinline__ unsigned lanes_below() { return (1u << threadIdx.x % 32) - 1; }
+
+struct ListWriter {
+  const std::int32_t* table;
+  KeyPlace* list;
+  int page_shift;
+
+  __device__ __forceinline__ void operator()(int index, int position) const {
+    list[index] = {table[position >> page_shift], position & ((1 << page_shift) - 1)};
+  }
+};
+
+// Where this warp's selected keys begin, given how many it has and where the block's begin.
+__device__ __forceinline__ int warp_base(Shared& shared, int mine, int base) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  if (lane == 0) shared.warp_sums[warp] = static_cast<unsigned long long>(mine);
+  __syncthreads();
+  return base + __reduce_add_sync(kAll, lane < warp ? static_cast<int>(shared.warp_sums[lane]) : 0);
+}
+
+// Writes the block's part of the list from all its scores.
+__device__ __noinline__ void write_from_scores(const Range range, Shared* shared, const ListWriter write,
+                                               Rank last, int base) {
+  int mine = 0;
+  range.each([&](Rank rank) { mine += rank >= last; });
+  base = warp_base(*shared, __reduce_add_sync(kAll, mine), base);
+#pragma unroll 1
+  for (int r = 0; r < range.rounds; ++r) {
+    const int position = range.position(r);
+    const bool chosen = position < range.visible && rank_of(range.load(r), position) >= last;
+    const unsigned lanes = __ballot_sync(kAll, chosen);
+    if (chosen) write(base + __popc(lanes & lanes_below()), position);
+    base += __popc(lanes);
+  }
+}
+
+template <int cluster>
+__global__ void __launch_bounds__(kAllThreads, 1) pick_kernel(const PickParams p) {
+#if __CUDA_ARCH__ < 900
+  if constexpr (cluster > 1) return;
+#endif
+  extern __shared__ __align__(16) char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  let_next_start();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int row = static_cast<int>(blockIdx.y), n = row / p.cache.queries;
+  const int visible = visible_to(p.cache, keys_of(p.cache, n), row % p.cache.queries);
+  const int rank = block_rank<cluster>();
+  if (warp < kWarps) shared.histogram[thread] = 0;
+  if (thread == 0) shared.candidate_count = 0;
+  Range range;
+  range.row = p.scratch.scores + row * p.scratch.score_stride;
+  range.visible = warp < kWarps ? visible : 0;
+  range.rounds = (visible + kRound * cluster - 1) / (kRound * cluster);
+  range.begin = rank * range.rounds * kRound;
+  const SegmentRecord* const records =
+      p.scratch.segments + static_cast<std::int64_t>(row) * p.scratch.segment_stride;
+  const ListWriter write = {p.cache.block_table + n * p.cache.blocks,
+                            p.scratch.list + static_cast<std::int64_t>(row) * p.scratch.list_stride,
+                            p.cache.page_shift};
+  wait_for_previous();
+  const auto tell = [&](int k) {  // late: a barrier of the cluster waits for stores
+    if (rank != 0 || thread != 0) return;
+    p.scratch.selected[row] = k;
+    if (p.k_t != nullptr) p.k_t[row] = k;
+  };
+  if (visible == 0) {
+    tell(0);
+    return;
+  }
+  float ahead[kAhead];
+#pragma unroll
+  for (int r = 0; r < kAhead; ++r) ahead[r] = range.load(r);
+  const Guide guide = guide_of(records, visible, __ldcg(range.row));
+  __syncthreads();
+  if (warp == kWarps) {
+    add_segments(records, visible, shared);
+    if (lane == 0) shared.k = budget_of(p, shared, visible);
+  }
+
+  // About four times as many scores as are wanted, were they normally distributed.
+  const float fraction = 4.0f * wanted_roughly(p.budget, guide) / static_cast<float>(visible);
+  float low = guide.low;
+  if (fraction < 0.5f) {
+    const float bound = guide.mean + normal_quantile(fraction) * guide.deviation;
+    if (bound > guide.low && bound < guide.high) low = bound;
+  }
+  const Buckets buckets = {low, static_cast<float>(kBuckets) / (guide.high - low)};
+  int kept = 0;
+  if (warp < kWarps) {
+    range.each_round(ahead, [&](float score, int position) {
+      const bool chosen = score >= low && score > -INFINITY;
+      const unsigned lanes = __ballot_sync(kAll, chosen);
+      const int to = kept + __popc(lanes & lanes_below());
+      if (chosen && to < kKept) shared.kept[warp][to] = rank_of(score, position);
+      kept += __popc(lanes);
+    });
+  }
+  if (kept > kKept) {  // as good as too many in the top bucket
+    kept = kKept;
+    if (lane == 0) atomicAdd(&shared.histogram[kBuckets - 1], kTooMany);
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane; i < kept; i += 32) atomicAdd(&shared.histogram[buckets(shared.kept[warp][i])], 1);
+  row_barrier<cluster>();
+
+  if (isinf(shared.square) || isinf(shared.sum)) {
+    add_segments_in_double(range.row, visible, &shared);
+    if (thread == 0) shared.k = budget_of(p, shared, visible);
+    __syncthreads();
+  }
+  const int k = shared.k;
+  if (k == 0) {
+    tell(0);
+    return;
+  }
+  const bool few =
+      k < visible && buckets.useful() && find_bucket<cluster, kBuckets>(shared, k) && shared.inside <= kFew;
+  if (!few) {
+    Rank last = 0;
+    int base = min(range.begin, visible);
+    if (k < visible) {
+      last = last_by_digits<cluster>(range, &shared, k);
+      base = selected_before<cluster>(range, shared, last);
+    }
+    row_arrive<cluster>();  // this block reads no other's memory any more
+    write_from_scores(range, &shared, write, last, base);
+    tell(k);
+    row_wait<cluster>();  // others may still read this block's memory
+    return;
+  }
+
+  const int bucket = shared.bucket, inside = shared.inside, wanted = k - shared.above;
+#pragma unroll 1
+  for (int i = lane; i < kept; i += 32) {
+    const Rank mine = shared.kept[warp][i];
+    if (buckets(mine) == bucket) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = mine;
+  }
+  row_barrier<cluster>();
+  int owner = 0, index = thread;
+  Rank mine = 0;
+  if (thread < inside) {
+    if constexpr (cluster > 1) {
+      while (index >= shared.inside_of[owner]) index -= shared.inside_of[owner++];
+    }
+    mine = read_from<cluster>(&shared.candidates[index], owner);
+    shared.gathered[thread] = mine;
+  }
+  row_arrive<cluster>();
+  __syncthreads();
+  if (thread < inside) {
+    int better = 0;
+#pragma unroll 4
+    for (int i = 0; i < inside; ++i) better += shared.gathered[i] > mine;
+    if (better == wanted - 1) shared.last = mine;
+  }
+  __syncthreads();
+  const Rank last = shared.last;
+  int base = shared.before + __syncthreads_count(thread < inside && owner < rank && mine >= last);
+  int selected = 0;
+#pragma unroll 1
+  for (int i = lane; i < kept; i += 32) selected += shared.kept[warp][i] >= last;
+  base = warp_base(shared, __reduce_add_sync(kAll, selected), base);
+#pragma unroll 1
+  for (int first = 0; first < kept; first += 32) {
+    const Rank here = first + lane < kept ? shared.kept[warp][first + lane] : 0;
+    const unsigned lanes = __ballot_sync(kAll, here >= last);
+    if (here >= last) {
+      write(base + __popc(lanes & lanes_below()), static_cast<int>(~static_cast<std::uint32_t>(here)));
+    }
+    base += __popc(lanes);
+  }
+  tell(k);
+  row_wait<cluster>();  // others may still read this block's memory
+}
+
+}  // namespace
+
+void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context) {
+  PickParams p = {};
+  p.cache = cache_of(args);
+  p.budget = args.budget;
+  p.scratch = scratch;
+  p.k_t = args.k_t;
+  Launch how;
+  how.cluster = context.device.hopper() ? kHopperCluster : 1;
+  how.grid = dim3(static_cast<unsigned>(how.cluster), static_cast<unsigned>(args.sequences * args.queries));
+  how.threads = kAllThreads;
+  how.overlap = true;
+  how.shared_bytes = sizeof(Shared);
+  if (how.cluster > 1) {
+    launch(pick_kernel<kHopperCluster>, p, how, context, "decode: pick");
+  } else {
+    launch(pick_kernel<1>, p, how, context, "decode: pick");
+  }
+}
+
+}  // namespace gsa::cuda::decoding
