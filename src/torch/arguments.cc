@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "gsa/error.h"
+#include "torch/parallel.h"
 
 namespace gsa::binding {
 
@@ -27,16 +28,13 @@ BudgetMode budget_mode(const char* op, std::string_view mode) {
   bad_argument(op, "budget", "'inverse', 'proportional' or 'fixed'", concat("'", mode, "'"));
 }
 
-double mean_variance(const char* op, const OptTensor& tensor) {
-  if (!tensor) return -1;
-  check_device(op, "mean_variance", *tensor);
+void check_mean_variance(const char* op, const OptTensor& tensor, const at::Device& device) {
+  if (!tensor) return;
+  if (!tensor->device().is_cpu()) check_device(op, "mean_variance", *tensor, device);
   if (tensor->numel() != 1) bad_argument(op, "mean_variance", "one element", to_string(tensor->sizes()));
   if (tensor->scalar_type() != at::kDouble && tensor->scalar_type() != at::kFloat) {
     bad_argument(op, "mean_variance", "float64 or float32", c10::toString(tensor->scalar_type()));
   }
-  const double value = tensor->item().toDouble();
-  check_finite(op, "mean_variance", value);
-  return value;
 }
 
 // Any bit that stands for a position beyond the visible ones, in a row of `words` words.
@@ -83,10 +81,10 @@ BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const Index
   check_range(op, names.q, "an indexer head size", head_size, 1, kMaxHeadSize);
   const DType dtype = dtype_of(op, names.q, tensors.q);
   const at::ScalarType type = scalar_type(dtype);
-  check_like(op, names.q, tensors.q, type, joined(layout.q_tokens, {heads, head_size}));
-  check_like(op, names.k, tensors.k, type, joined(layout.k_tokens, {head_size}));
-  check_like(op, names.w, tensors.w, type, joined(layout.q_tokens, {heads}));
-  if (tensors.bias) check_like(op, names.bias, *tensors.bias, type, {heads});
+  check_like(op, names.q, tensors.q, type, joined(layout.q_tokens, {heads, head_size}), layout.device);
+  check_like(op, names.k, tensors.k, type, joined(layout.k_tokens, {head_size}), layout.device);
+  check_like(op, names.w, tensors.w, type, joined(layout.q_tokens, {heads}), layout.device);
+  if (tensors.bias) check_like(op, names.bias, *tensors.bias, type, {heads}, layout.device);
   check_finite(op, names.scale, tensors.scale);
 
   BoundIndexer bound{dtype,
@@ -106,15 +104,31 @@ BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const Index
   return bound;
 }
 
-Budget bind_budget(const char* op, const BudgetTensors& tensors) {
+std::int64_t BoundBudget::most() const {
+  // Only the variance moves k_t away from the base.
+  const bool moves = view.mode != BudgetMode::fixed && (view.mean_variance >= 0 || mean_variance.defined());
+  return moves ? view.max : std::clamp(view.base, view.min, view.max);
+}
+
+BoundBudget bind_budget(const char* op, const BudgetTensors& tensors, const at::Device& device) {
   check_range(op, "k_base", "a number of keys", tensors.base, 1, kMaxTokens);
   check_range(op, "k_max", "a number of keys", tensors.max, 1, kMaxTokens);
   check_range(op, "k_min", "a number of keys up to k_max", tensors.min, 1, tensors.max);
-  return {.mode = budget_mode(op, tensors.mode),
-          .base = tensors.base,
-          .min = tensors.min,
-          .max = tensors.max,
-          .mean_variance = mean_variance(op, tensors.mean_variance)};
+  check_mean_variance(op, tensors.mean_variance, device);
+  BoundBudget bound;
+  bound.view.mode = budget_mode(op, tensors.mode);
+  bound.view.base = tensors.base;
+  bound.view.min = tensors.min;
+  bound.view.max = tensors.max;
+  if (!tensors.mean_variance) return bound;
+  if (tensors.mean_variance->device().is_cpu()) {
+    bound.view.mean_variance = tensors.mean_variance->item().toDouble();
+    check_finite(op, "mean_variance", bound.view.mean_variance);
+  } else {
+    bound.mean_variance = tensors.mean_variance->to(at::kDouble);
+    bound.view.device_mean_variance = bound.mean_variance.const_data_ptr<double>();
+  }
+  return bound;
 }
 
 void check_attention_ranks(const char* op, const Tensor& q, const Tensor& k, const LayoutTensors& layout) {
@@ -136,9 +150,10 @@ BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, 
   }
   const DType dtype = dtype_of(op, "q", q);
   const at::ScalarType type = scalar_type(dtype);
-  check_like(op, "q", q, type, joined(layout.q_tokens, {heads, head_size}));
-  check_like(op, "k", k, type, joined(layout.k_tokens, {kv_heads, head_size}));
-  if (v != nullptr) check_like(op, "v", *v, type, joined(layout.k_tokens, {kv_heads, head_size}));
+  const Shape key_shape = joined(layout.k_tokens, {kv_heads, head_size});
+  check_like(op, "q", q, type, joined(layout.q_tokens, {heads, head_size}), layout.device);
+  check_like(op, "k", k, type, key_shape, layout.device);
+  if (v != nullptr) check_like(op, "v", *v, type, key_shape, layout.device);
   const double used_scale = scale.value_or(1 / std::sqrt(static_cast<double>(head_size)));
   check_finite(op, "scale", used_scale);
   return {{.dtype = dtype, .heads = heads, .kv_heads = kv_heads, .head_size = head_size, .scale = used_scale},
@@ -163,22 +178,21 @@ BoundLayer bind_layer(const char* op, const Tensor& q, const Tensor& k, const Te
   return bound;
 }
 
-BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout,
-                    const Parallel& parallel) {
+BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout) {
   if (!mask) return {};
   const std::int64_t least = mask_words(layout.longest_keys);
   const bool packed = layout.q_tokens.size() == 1;
   const std::int64_t words = packed && mask->dim() == 2 ? std::max(least, mask->size(-1)) : least;
-  check_like(op, "mask", *mask, at::kInt, joined(layout.q_tokens, {words}));
+  check_like(op, "mask", *mask, at::kInt, joined(layout.q_tokens, {words}), layout.device);
   const Tensor kept = mask->contiguous();
   const ConstMask view{reinterpret_cast<const std::uint32_t*>(kept.const_data_ptr<std::int32_t>()), words};
-  check_mask_bits(op, view, layout.table.view(), parallel);
+  if (kept.device().is_cpu()) check_mask_bits(op, view, layout.table.view(), TorchParallel());
   return {kept, view};
 }
 
 Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,
                       const TokenLayout& layout, std::initializer_list<std::int64_t> tail) {
-  check_like(op, argument, tensor, type, joined(layout.q_tokens, tail));
+  check_like(op, argument, tensor, type, joined(layout.q_tokens, tail), layout.device);
   return tensor.contiguous();
 }
 

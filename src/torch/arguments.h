@@ -5,7 +5,6 @@
 #include <optional>
 #include <string_view>
 
-#include "core/parallel.h"
 #include "kernels/attend/attend.h"
 #include "kernels/select/select.h"
 #include "torch/layout.h"
@@ -50,7 +49,14 @@ struct BudgetTensors {
   std::int64_t base, min, max;
   const OptTensor& mean_variance;
 };
-Budget bind_budget(const char* op, const BudgetTensors& tensors);
+struct BoundBudget {
+  Budget view;
+  Tensor mean_variance;  // where it lies on a CUDA device, from where kernels read it: nothing waits for it
+
+  // No query selects more keys than this.
+  std::int64_t most() const;
+};
+BoundBudget bind_budget(const char* op, const BudgetTensors& tensors, const at::Device& device);
 
 void check_attention_ranks(const char* op, const Tensor& q, const Tensor& k, const LayoutTensors& layout);
 
@@ -72,14 +78,14 @@ BoundLayer bind_layer(const char* op, const Tensor& q, const Tensor& k, const Te
                       std::optional<double> scale, const IndexerTensors& indexer,
                       const LayoutTensors& layout);
 
-// An int32 mask of the layout's width (packed: at least the width of the longest sequence) with no bit beyond
-// the position of its query: such a bit would let a query see the future, or memory that is not its own.
+// An int32 mask of the layout's width (packed: at least the width of the longest sequence). A bit beyond the
+// position of its query would let it see the future, or memory that is not its own: an error on the CPU; on a
+// CUDA device, where nobody waits to look, kernels pass over it.
 struct BoundMask {
   Tensor tensor;
   ConstMask view;
 };
-BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout,
-                    const Parallel& parallel);
+BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout);
 
 // A Real or int32 tensor with one number (or heads numbers) a query, contiguous.
 Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,

@@ -33,6 +33,7 @@ class Attend : public Function<Attend> {
   struct Options {
     OptTensor mask;
     std::optional<double> scale;
+    std::string_view accumulation;
     LayoutOptions layout;
   };
 
@@ -41,11 +42,12 @@ class Attend : public Function<Attend> {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = find_operator<AttendFn>("gsa::attend");
     const LayoutOptions& layout = options.layout;
-    auto [out, lse] = op.call(q, k, v, options.mask, options.scale, layout.cu_seqlens_q, layout.cu_seqlens_k,
-                              layout.q_position);
+    auto [out, lse] = op.call(q, k, v, options.mask, options.scale, options.accumulation, layout.cu_seqlens_q,
+                              layout.cu_seqlens_k, layout.q_position);
     ctx->save_for_backward({q, k, v, tensor_of(options.mask), out, lse, tensor_of(layout.cu_seqlens_q),
                             tensor_of(layout.cu_seqlens_k), tensor_of(layout.q_position)});
     ctx->saved_data["scale"] = options.scale;
+    ctx->saved_data["accumulation"] = std::string(options.accumulation);
     ctx->mark_non_differentiable({lse});
     ctx->set_materialize_grads(false);
     return {out, lse};
@@ -56,9 +58,10 @@ class Attend : public Function<Attend> {
     if (!grads[0].defined()) return result;
     const variable_list saved = ctx->get_saved_variables();
     static const auto op = find_operator<AttendBackwardFn>("gsa::attend_backward");
-    auto [dq, dk, dv] = op.call(grads[0], saved[0], saved[1], saved[2], optional_of(saved[3]), saved[4],
-                                saved[5], ctx->saved_data["scale"].toOptional<double>(),
-                                optional_of(saved[6]), optional_of(saved[7]), optional_of(saved[8]));
+    auto [dq, dk, dv] =
+        op.call(grads[0], saved[0], saved[1], saved[2], optional_of(saved[3]), saved[4], saved[5],
+                ctx->saved_data["scale"].toOptional<double>(), ctx->saved_data["accumulation"].toStringView(),
+                optional_of(saved[6]), optional_of(saved[7]), optional_of(saved[8]));
     result[0] = wanted(ctx, 0, dq);
     result[1] = wanted(ctx, 1, dk);
     result[2] = wanted(ctx, 2, dv);
@@ -76,6 +79,7 @@ class SparseAttend : public Function<SparseAttend> {
     std::string_view form, budget;
     std::int64_t k_base, k_min, k_max;
     OptTensor mean_variance;
+    std::string_view accumulation;
     LayoutOptions layout;
   };
 
@@ -84,10 +88,11 @@ class SparseAttend : public Function<SparseAttend> {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = find_operator<SparseAttendFn>("gsa::sparse_attend");
     const LayoutOptions& layout = options.layout;
-    auto [out, lse, k_t, variance, threshold, tie_cut] = op.call(
-        q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias, options.scale,
-        options.index_scale, options.form, options.budget, options.k_base, options.k_min, options.k_max,
-        options.mean_variance, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+    auto [out, lse, k_t, variance, threshold, tie_cut] =
+        op.call(q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias, options.scale,
+                options.index_scale, options.form, options.budget, options.k_base, options.k_min,
+                options.k_max, options.mean_variance, options.accumulation, layout.cu_seqlens_q,
+                layout.cu_seqlens_k, layout.q_position);
     ctx->save_for_backward({q, k, v, options.index_q, options.index_k, options.index_w,
                             tensor_of(options.index_bias), out, lse, threshold, tie_cut,
                             tensor_of(layout.cu_seqlens_q), tensor_of(layout.cu_seqlens_k),
@@ -95,6 +100,8 @@ class SparseAttend : public Function<SparseAttend> {
     ctx->saved_data["scale"] = options.scale;
     ctx->saved_data["index_scale"] = options.index_scale;
     ctx->saved_data["form"] = std::string(options.form);
+    ctx->saved_data["k_max"] = options.k_max;
+    ctx->saved_data["accumulation"] = std::string(options.accumulation);
     ctx->mark_non_differentiable({lse, k_t, variance, threshold, tie_cut});
     ctx->set_materialize_grads(false);
     return {out, lse, k_t, variance, threshold, tie_cut};
@@ -109,6 +116,7 @@ class SparseAttend : public Function<SparseAttend> {
         op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], optional_of(saved[6]),
                 saved[7], saved[8], saved[9], saved[10], ctx->saved_data["scale"].toOptional<double>(),
                 ctx->saved_data["index_scale"].toDouble(), ctx->saved_data["form"].toStringView(),
+                ctx->saved_data["k_max"].toInt(), ctx->saved_data["accumulation"].toStringView(),
                 optional_of(saved[11]), optional_of(saved[12]), optional_of(saved[13]));
     result[0] = wanted(ctx, 0, dq);
     result[1] = wanted(ctx, 1, dk);
@@ -188,10 +196,11 @@ class IndexerKl : public Function<IndexerKl> {
 };
 
 Tensor2 attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
-                        std::optional<double> scale, const OptTensor& cu_seqlens_q,
-                        const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
-  const variable_list results =
-      Attend::apply(q, k, v, Attend::Options{mask, scale, {cu_seqlens_q, cu_seqlens_k, q_position}});
+                        std::optional<double> scale, std::string_view accumulation,
+                        const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                        const OptTensor& q_position) {
+  const Attend::Options options{mask, scale, accumulation, {cu_seqlens_q, cu_seqlens_k, q_position}};
+  const variable_list results = Attend::apply(q, k, v, options);
   return {results[0], results[1]};
 }
 
@@ -200,21 +209,15 @@ Tensor6 sparse_attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v
                                std::optional<double> scale, double index_scale, std::string_view form,
                                std::string_view budget, std::int64_t k_base, std::int64_t k_min,
                                std::int64_t k_max, const OptTensor& mean_variance,
-                               const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                               const OptTensor& q_position) {
-  const SparseAttend::Options options{index_q,
-                                      index_k,
-                                      index_w,
-                                      index_bias,
-                                      scale,
-                                      index_scale,
-                                      form,
-                                      budget,
-                                      k_base,
-                                      k_min,
-                                      k_max,
-                                      mean_variance,
-                                      {cu_seqlens_q, cu_seqlens_k, q_position}};
+                               std::string_view accumulation, const OptTensor& cu_seqlens_q,
+                               const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+  const SparseAttend::Options options{index_q,      index_k,
+                                      index_w,      index_bias,
+                                      scale,        index_scale,
+                                      form,         budget,
+                                      k_base,       k_min,
+                                      k_max,        mean_variance,
+                                      accumulation, {cu_seqlens_q, cu_seqlens_k, q_position}};
   const variable_list results = SparseAttend::apply(q, k, v, options);
   return {results[0], results[1], results[2], results[3], results[4], results[5]};
 }
@@ -251,7 +254,7 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   }
   // Differentiating a backward operator is an error that names it.
   for (const char* name :
-       {"attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward"}) {
+       {"attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward", "decode"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

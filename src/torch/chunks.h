@@ -1,7 +1,7 @@
 // Chunks of queries: operators that never hold the whole mask walk over these. A sequence with more than its
-// chunk's share of queries is cut at multiples of that share, counted from its own first query, and each
-// piece runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on its
-// own key length and on nothing else, so sums over queries (dk, dv) do not depend on batch neighbours.
+// chunk's share of queries is cut about every so many queries, where kernels begin a tile of queries, and
+// each piece runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on
+// its own key length and on nothing else, so sums over queries (dk, dv) do not depend on batch neighbours.
 #pragma once
 
 #include <functional>
@@ -20,15 +20,22 @@ struct Chunk {
   std::int64_t queries() const { return table.q_begin.back(); }
 };
 
-// The most queries that a sequence with this many keys runs at a time.
-std::int64_t queries_per_chunk(std::int64_t keys);
+// What a chunk may hold at the most; however long the sequence, it has room for `least` queries.
+struct ChunkLimits {
+  std::int64_t queries = 0;
+  std::int64_t mask_words = 0;
+  std::int64_t least = 1;
+};
 
-std::vector<Chunk> plan_chunks(const Sequences& sequences);
+// The most queries that a sequence with this many keys runs at a time.
+std::int64_t queries_per_chunk(std::int64_t keys, const ChunkLimits& limits);
+
+std::vector<Chunk> plan_chunks(const Sequences& sequences, const ChunkLimits& limits);
 
 // A mask buffer, large enough for any of the chunks.
 class ChunkMask {
  public:
-  ChunkMask(const char* op, const std::vector<Chunk>& chunks);
+  ChunkMask(const char* op, const std::vector<Chunk>& chunks, const at::Device& device);
   Mask of(const Chunk& chunk) const;
 
  private:

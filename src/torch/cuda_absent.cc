@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "gsa/error.h"
+#include "torch/backend.h"
 
 namespace gsa::binding {
 
@@ -26,10 +27,19 @@ void not_built(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::S
 
 }  // namespace
 
+std::unique_ptr<Backend> cuda_backend(const at::Device& device) {
+  throw Error(
+      concat("gsa: the CUDA operators are not built in this library, got a tensor on ", device.str()));
+}
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  m.def("built_with_cuda() -> bool", [] { return false; });
+}
+
 TORCH_LIBRARY_IMPL(gsa, CUDA, m) {
   for (const char* name :
        {"select", "select_mask", "index_scores", "attend", "attend_backward", "sparse_attend",
-        "sparse_attend_backward", "gate", "gate_backward", "indexer_kl", "indexer_kl_backward"}) {
+        "sparse_attend_backward", "gate", "gate_backward", "indexer_kl", "indexer_kl_backward", "decode"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&not_built>());
   }
 }

@@ -1,11 +1,10 @@
-// gate and its backward pass on the CPU.
+// gate and its backward pass.
 #include "kernels/gate/gate.h"
-
-#include <torch/library.h>
 
 #include "core/checked.h"
 #include "gsa/error.h"
-#include "torch/parallel.h"
+#include "torch/backend.h"
+#include "torch/operators.h"
 #include "torch/rows.h"
 #include "torch/signatures.h"
 
@@ -22,9 +21,8 @@ BoundGate bind_gate(const char* op, const Tensor& x, const Tensor& z) {
   if (x.dim() < 2) {
     bad_argument(op, "x", "at least 2 dimensions [..., heads, d]", to_string(x.sizes()));
   }
-  const DType dtype = dtype_of(op, "x", x);
-  check_device(op, "x", x);
-  check_device(op, "z", z);
+  const DType dtype = dtype_of(op, "x", x, /*allow_float32=*/true);
+  check_device(op, "z", z, x.device());
   check_type(op, "z", z, x.scalar_type());
   const at::IntArrayRef per_head = x.sizes().slice(0, static_cast<std::size_t>(x.dim() - 1));
   const bool head_wise = z.sizes() == per_head;
@@ -49,46 +47,46 @@ Rows z_rows(const Tensor& dz, const GateShape& shape) {
   return result_rows(dz, shape.heads, shape.head_wise ? 1 : shape.head_size);
 }
 
-Tensor gate_cpu(const Tensor& x, const Tensor& z) {
+Tensor gate(const Tensor& x, const Tensor& z) {
   constexpr char op[] = "gate";
   const BoundGate bound = bind_gate(op, x, z);
-  const Tensor y = empty(op, "x", x.sizes().vec(), x.scalar_type());
+  const std::unique_ptr<Backend> backend = backend_of(x);
+  const Tensor y = empty(op, "x", x.sizes().vec(), x.scalar_type(), x.device());
   if (y.numel() > 0) {
-    gsa::gate({.shape = bound.shape,
-               .x = bound.x.rows,
-               .z = bound.z.rows,
-               .y = result_rows(y, bound.shape.heads, bound.shape.head_size)},
-              TorchParallel());
+    backend->gate({.shape = bound.shape,
+                   .x = bound.x.rows,
+                   .z = bound.z.rows,
+                   .y = result_rows(y, bound.shape.heads, bound.shape.head_size)});
   }
   return y;
 }
 
-Tensor2 gate_backward_cpu(const Tensor& dy, const Tensor& x, const Tensor& z) {
+Tensor2 gate_backward(const Tensor& dy, const Tensor& x, const Tensor& z) {
   constexpr char op[] = "gate_backward";
   const BoundGate bound = bind_gate(op, x, z);
-  check_like(op, "dy", dy, x.scalar_type(), x.sizes().vec());
+  check_like(op, "dy", dy, x.scalar_type(), x.sizes().vec(), x.device());
+  const std::unique_ptr<Backend> backend = backend_of(x);
   const BoundRows bound_dy = head_rows(dy);
-  const Tensor dx = empty(op, "x", x.sizes().vec(), x.scalar_type());
+  const Tensor dx = empty(op, "x", x.sizes().vec(), x.scalar_type(), x.device());
   // A gate over a head of size 0 has a gradient all the same: zero.
-  const Tensor dz = x.numel() > 0 ? empty(op, "z", z.sizes().vec(), z.scalar_type())
-                                  : zeros(op, "z", z.sizes().vec(), z.scalar_type());
+  const Tensor dz = x.numel() > 0 ? empty(op, "z", z.sizes().vec(), z.scalar_type(), x.device())
+                                  : zeros(op, "z", z.sizes().vec(), z.scalar_type(), x.device());
   if (x.numel() > 0) {
-    gsa::gate_backward({.shape = bound.shape,
-                        .x = bound.x.rows,
-                        .z = bound.z.rows,
-                        .dy = bound_dy.rows,
-                        .dx = result_rows(dx, bound.shape.heads, bound.shape.head_size),
-                        .dz = z_rows(dz, bound.shape)},
-                       TorchParallel());
+    backend->gate_backward({.shape = bound.shape,
+                            .x = bound.x.rows,
+                            .z = bound.z.rows,
+                            .dy = bound_dy.rows,
+                            .dx = result_rows(dx, bound.shape.heads, bound.shape.head_size),
+                            .dz = z_rows(dz, bound.shape)});
   }
   return {dx, dz};
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) {
-  m.impl("gate", &gate_cpu);
-  m.impl("gate_backward", &gate_backward_cpu);
+void implement_gate(torch::Library& library) {
+  library.impl("gate", &gate);
+  library.impl("gate_backward", &gate_backward);
 }
 
 }  // namespace gsa::binding

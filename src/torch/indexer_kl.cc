@@ -1,12 +1,11 @@
-// indexer_kl and its backward pass on the CPU. A support given by thresholds is rebuilt a chunk of queries at
+// indexer_kl and its backward pass. A support given by thresholds is rebuilt a chunk of queries at
 // a time, as in sparse_attend.cc; one given by a mask, or all visible keys, runs in one piece.
 #include "kernels/indexer_kl/indexer_kl.h"
 
-#include <torch/library.h>
-
 #include "gsa/error.h"
+#include "torch/backend.h"
 #include "torch/chunks.h"
-#include "torch/parallel.h"
+#include "torch/operators.h"
 #include "torch/signatures.h"
 
 namespace gsa::binding {
@@ -27,7 +26,7 @@ struct KlTensors {
 };
 
 struct BoundKl : BoundLayer {
-  TorchParallel parallel;
+  std::unique_ptr<Backend> backend;
   BoundMask mask;
   Tensor lse, threshold, tie_cut;
 
@@ -50,9 +49,10 @@ BoundKl bind_kl(const char* op, const KlTensors& tensors) {
   BoundKl bound;
   static_cast<BoundLayer&>(bound) =
       bind_layer(op, tensors.q, tensors.k, nullptr, tensors.scale, tensors.indexer, tensors.layout);
+  bound.backend = backend_of(tensors.q);
   bound.lse =
       bind_per_query(op, "lse", tensors.lse, bound.real(), bound.layout, {bound.attention.shape.heads});
-  bound.mask = bind_mask(op, tensors.mask, bound.layout, bound.parallel);
+  bound.mask = bind_mask(op, tensors.mask, bound.layout);
   if (tensors.threshold) {
     bound.threshold = bind_per_query(op, "threshold", *tensors.threshold, bound.real(), bound.layout);
     bound.tie_cut = bind_per_query(op, "tie_cut", *tensors.tie_cut, at::kInt, bound.layout);
@@ -78,19 +78,18 @@ void for_each_chunk(const char* op, const BoundKl& bound, const Run& run) {
         whole);
     return;
   }
-  const std::vector<Chunk> chunks = plan_chunks(bound.layout.table.view());
-  const ChunkMask masks(op, chunks);
+  const std::vector<Chunk> chunks = plan_chunks(bound.layout.table.view(), bound.backend->chunk_limits());
+  const ChunkMask masks(op, chunks, bound.layout.device);
   for (const Chunk& chunk : chunks) {
     const Mask mask = masks.of(chunk);
     const Indexer indexer = part_of(bound.indexer.view, chunk, shape.dtype);
-    gsa::select_mask(
+    bound.backend->select_mask(
         {.dtype = shape.dtype,
          .indexer = indexer,
          .sequences = chunk.table.view(),
          .threshold = shifted(bound.threshold.const_data_ptr(), chunk.q_first, bound.real_size()),
          .tie_cut = bound.tie_cut.const_data_ptr<std::int32_t>() + chunk.q_first,
-         .mask = mask},
-        bound.parallel);
+         .mask = mask});
     run(IndexerKlInputs{.shape = shape,
                         .q = shifted(bound.attention.q.rows, chunk.q_first, shape.dtype),
                         .k = shifted(bound.attention.k.rows, chunk.k_first, shape.dtype),
@@ -103,12 +102,12 @@ void for_each_chunk(const char* op, const BoundKl& bound, const Run& run) {
   }
 }
 
-Tensor2 indexer_kl_cpu(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
-                       const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
-                       const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
-                       std::optional<double> scale, double index_scale, std::string_view form,
-                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                       const OptTensor& q_position) {
+Tensor2 indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
+                   const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
+                   const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
+                   std::optional<double> scale, double index_scale, std::string_view form,
+                   const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                   const OptTensor& q_position) {
   constexpr char op[] = "indexer_kl";
   const BoundKl bound = bind_kl(op, {q,
                                      k,
@@ -119,24 +118,23 @@ Tensor2 indexer_kl_cpu(const Tensor& q, const Tensor& k, const Tensor& lse, cons
                                      tie_cut,
                                      scale,
                                      {cu_seqlens_q, cu_seqlens_k, q_position}});
-  const Tensor loss = empty(op, "q", bound.layout.q_tokens, bound.real());
-  const Tensor index_lse = empty(op, "q", bound.layout.q_tokens, bound.real());
+  const Tensor loss = empty(op, "q", bound.layout.q_tokens, bound.real(), bound.layout.device);
+  const Tensor index_lse = empty(op, "q", bound.layout.q_tokens, bound.real(), bound.layout.device);
   for_each_chunk(op, bound, [&](const IndexerKlInputs& inputs, const Chunk& chunk) {
-    gsa::indexer_kl({.in = inputs,
-                     .loss = shifted(loss.mutable_data_ptr(), chunk.q_first, bound.real_size()),
-                     .index_lse = shifted(index_lse.mutable_data_ptr(), chunk.q_first, bound.real_size())},
-                    bound.parallel);
+    bound.backend->indexer_kl(
+        {.in = inputs,
+         .loss = shifted(loss.mutable_data_ptr(), chunk.q_first, bound.real_size()),
+         .index_lse = shifted(index_lse.mutable_data_ptr(), chunk.q_first, bound.real_size())});
   });
   return {loss, index_lse};
 }
 
-Tensor4 indexer_kl_backward_cpu(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
-                                const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
-                                const OptTensor& index_bias, const OptTensor& mask,
-                                const OptTensor& threshold, const OptTensor& tie_cut, const Tensor& index_lse,
-                                std::optional<double> scale, double index_scale, std::string_view form,
-                                const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                                const OptTensor& q_position) {
+Tensor4 indexer_kl_backward(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
+                            const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
+                            const OptTensor& index_bias, const OptTensor& mask, const OptTensor& threshold,
+                            const OptTensor& tie_cut, const Tensor& index_lse, std::optional<double> scale,
+                            double index_scale, std::string_view form, const OptTensor& cu_seqlens_q,
+                            const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
   constexpr char op[] = "indexer_kl_backward";
   const BoundKl bound = bind_kl(op, {q,
                                      k,
@@ -153,31 +151,31 @@ Tensor4 indexer_kl_backward_cpu(const Tensor& dloss, const Tensor& q, const Tens
   const Indexer& indexer = bound.indexer.view;
   const DType dtype = bound.indexer.dtype;
   const at::ScalarType type = index_q.scalar_type();
-  const Tensor dq = empty(op, "index_q", index_q.sizes().vec(), type);
-  const Tensor dw = empty(op, "index_w", index_w.sizes().vec(), type);
-  const Tensor dk = zeros(op, "index_k", index_k.sizes().vec(), bound.real());
-  const Tensor dbias = zeros(op, "index_bias", {index_bias ? indexer.heads : 0}, bound.real());
+  const Tensor dq = empty(op, "index_q", index_q.sizes().vec(), type, bound.layout.device);
+  const Tensor dw = empty(op, "index_w", index_w.sizes().vec(), type, bound.layout.device);
+  const Tensor dk = zeros(op, "index_k", index_k.sizes().vec(), bound.real(), bound.layout.device);
+  const Tensor dbias =
+      zeros(op, "index_bias", {index_bias ? indexer.heads : 0}, bound.real(), bound.layout.device);
   const Rows dq_rows = result_rows(dq, indexer.heads, indexer.head_size);
   const Rows dw_rows = result_rows(dw, indexer.heads, 1);
   for_each_chunk(op, bound, [&](const IndexerKlInputs& inputs, const Chunk& chunk) {
-    gsa::indexer_kl_backward(
+    bound.backend->indexer_kl_backward(
         {.in = inputs,
          .index_lse = shifted(bound_index_lse.const_data_ptr(), chunk.q_first, bound.real_size()),
          .weight = shifted(weight.const_data_ptr(), chunk.q_first, bound.real_size()),
          .dq = shifted(dq_rows, chunk.q_first, dtype),
          .dw = shifted(dw_rows, chunk.q_first, dtype),
          .dk = shifted(dk.mutable_data_ptr(), chunk.k_first * indexer.head_size, bound.real_size()),
-         .dbias = index_bias ? dbias.mutable_data_ptr() : nullptr},
-        bound.parallel);
+         .dbias = index_bias ? dbias.mutable_data_ptr() : nullptr});
   });
   return {dq, dk.to(type), dw, dbias.to(type)};
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) {
-  m.impl("indexer_kl", &indexer_kl_cpu);
-  m.impl("indexer_kl_backward", &indexer_kl_backward_cpu);
+void implement_indexer_kl(torch::Library& library) {
+  library.impl("indexer_kl", &indexer_kl);
+  library.impl("indexer_kl_backward", &indexer_kl_backward);
 }
 
 }  // namespace gsa::binding

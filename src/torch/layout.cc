@@ -10,7 +10,10 @@ namespace gsa::binding {
 namespace {
 
 std::vector<std::int64_t> integers(const char* op, const char* argument, const Tensor& tensor) {
-  check_device(op, argument, tensor);
+  if (!tensor.device().is_cpu()) {
+    bad_argument(op, argument, "a tensor on cpu, where offsets and positions stay beside any device",
+                 tensor.device().str());
+  }
   check_rank(op, argument, tensor, 1, "[n]");
   if (tensor.scalar_type() != at::kLong && tensor.scalar_type() != at::kInt) {
     bad_argument(op, argument, "int64 or int32", c10::toString(tensor.scalar_type()));
@@ -118,6 +121,7 @@ TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, con
   const std::int64_t queries = count_tokens(op, q_name, q, token_dims);
   const std::int64_t keys = count_tokens(op, k_name, k, token_dims);
   TokenLayout layout;
+  layout.device = q.device();
   layout.q_tokens = q.sizes().slice(0, static_cast<std::size_t>(token_dims)).vec();
   layout.k_tokens = k.sizes().slice(0, static_cast<std::size_t>(token_dims)).vec();
   if (tensors.packed()) {

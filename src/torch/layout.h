@@ -34,6 +34,7 @@ struct TokenLayout {
   Shape k_tokens;                 // {B, S} or {T'}
   std::int64_t longest_keys = 0;  // of one sequence
   SequenceTable table;
+  at::Device device = at::kCPU;  // that the call runs on
 
   std::int64_t queries() const { return table.q_begin.back(); }
   std::int64_t keys() const { return table.k_begin.back(); }

@@ -134,7 +134,7 @@ Tensor index_scores_meta(const Tensor& q, const Tensor& k, const Tensor& w, cons
 }
 
 Tensor2 attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
-                    std::optional<double>, const OptTensor& cu_seqlens_q, const OptTensor&,
+                    std::optional<double>, std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&,
                     const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
   check_attention("attend", q, k, v, dims);
@@ -144,8 +144,8 @@ Tensor2 attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Opt
 
 Tensor3 attend_backward_meta(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                              const OptTensor& mask, const Tensor& out, const Tensor& lse,
-                             std::optional<double>, const OptTensor& cu_seqlens_q, const OptTensor&,
-                             const OptTensor&) {
+                             std::optional<double>, std::string_view, const OptTensor& cu_seqlens_q,
+                             const OptTensor&, const OptTensor&) {
   check_attention("attend_backward", q, k, v, token_dims(cu_seqlens_q));
   check_devices("attend_backward",
                 {{"q", q}, {"dout", dout}, {"mask", tensor_of(mask)}, {"out", out}, {"lse", lse}});
@@ -155,8 +155,8 @@ Tensor3 attend_backward_meta(const Tensor& dout, const Tensor& q, const Tensor& 
 Tensor6 sparse_attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                            const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                            std::optional<double>, double, std::string_view, std::string_view, std::int64_t,
-                           std::int64_t, std::int64_t, const OptTensor&, const OptTensor& cu_seqlens_q,
-                           const OptTensor&, const OptTensor&) {
+                           std::int64_t, std::int64_t, const OptTensor&, std::string_view,
+                           const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
   check_attention("sparse_attend", q, k, v, dims);
   check_index("sparse_attend", q, index_q, index_k, index_w, index_bias, dims);
@@ -173,8 +173,8 @@ Tensor3 sparse_attend_backward_meta(const Tensor& dout, const Tensor& q, const T
                                     const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                     const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
                                     const Tensor& threshold, const Tensor& tie_cut, std::optional<double>,
-                                    double, std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&,
-                                    const OptTensor&) {
+                                    double, std::string_view, std::optional<std::int64_t>, std::string_view,
+                                    const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
   check_attention("sparse_attend_backward", q, k, v, dims);
   check_index("sparse_attend_backward", q, index_q, index_k, index_w, index_bias, dims);
@@ -182,6 +182,28 @@ Tensor3 sparse_attend_backward_meta(const Tensor& dout, const Tensor& q, const T
       "sparse_attend_backward",
       {{"q", q}, {"dout", dout}, {"out", out}, {"lse", lse}, {"threshold", threshold}, {"tie_cut", tie_cut}});
   return {empty_as(q), empty_as(k), empty_as(v)};
+}
+
+Tensor3 decode_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& block_table,
+                    const Tensor& lengths, const OptTensor& index_q, const OptTensor& index_k,
+                    const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
+                    std::int64_t, std::optional<double>, double, std::string_view, std::string_view,
+                    std::int64_t, std::int64_t, std::int64_t, const OptTensor&) {
+  check_rank("decode", "q", q, 4);
+  check_rank("decode", "k", k, 4);
+  check_rank("decode", "v", v, 4);
+  check_devices("decode", {{"q", q},
+                           {"k", k},
+                           {"v", v},
+                           {"block_table", block_table},
+                           {"lengths", lengths},
+                           {"index_q", tensor_of(index_q)},
+                           {"index_k", tensor_of(index_k)},
+                           {"index_w", tensor_of(index_w)},
+                           {"index_bias", tensor_of(index_bias)},
+                           {"gate", tensor_of(gate)}});
+  const SymShape tokens = tokens_of(q, 2);
+  return {empty_as(q), empty(joined(tokens, q.sym_size(2)), q, real_type(q)), empty(tokens, q, at::kInt)};
 }
 
 void check_gate(const char* op, const Tensor& x, const Tensor& z) {
@@ -254,6 +276,7 @@ TORCH_LIBRARY_IMPL(gsa, Meta, m) {
   m.impl("attend_backward", &attend_backward_meta);
   m.impl("sparse_attend", &sparse_attend_meta);
   m.impl("sparse_attend_backward", &sparse_attend_backward_meta);
+  m.impl("decode", &decode_meta);
   m.impl("gate", &gate_meta);
   m.impl("gate_backward", &gate_backward_meta);
   m.impl("indexer_kl", &indexer_kl_meta);

@@ -29,22 +29,35 @@ Tensor index_scores(const IndexerInputs& indexer, const Layout& layout) {
 }
 
 Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
-                 std::optional<double> scale, const Layout& layout) {
+                 std::optional<double> scale, const Layout& layout, const std::string& accumulation) {
   static const auto op = find_operator<binding::AttendFn>("gsa::attend");
-  auto [out, lse] =
-      op.call(q, k, v, mask, scale, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+  auto [out, lse] = op.call(q, k, v, mask, scale, accumulation, layout.cu_seqlens_q, layout.cu_seqlens_k,
+                            layout.q_position);
   return {out, lse};
 }
 
 SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
-                              const BudgetOptions& budget, std::optional<double> scale,
-                              const Layout& layout) {
+                              const BudgetOptions& budget, std::optional<double> scale, const Layout& layout,
+                              const std::string& accumulation) {
   static const auto op = find_operator<binding::SparseAttendFn>("gsa::sparse_attend");
   auto [out, lse, k_t, variance, threshold, tie_cut] =
       op.call(q, k, v, indexer.q, indexer.k, indexer.w, indexer.bias, scale, indexer.scale, indexer.form,
-              budget.mode, budget.base, budget.min, budget.max, budget.mean_variance, layout.cu_seqlens_q,
-              layout.cu_seqlens_k, layout.q_position);
+              budget.mode, budget.base, budget.min, budget.max, budget.mean_variance, accumulation,
+              layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
   return {{out, lse}, {Tensor(), k_t, variance, threshold, tie_cut}};
+}
+
+Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
+               const BudgetOptions& budget, const OptTensor& gate, std::optional<double> scale) {
+  static const auto op = find_operator<binding::DecodeFn>("gsa::decode");
+  const bool sparse = indexer.has_value();
+  auto [out, lse, k_t] =
+      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths,
+              sparse ? OptTensor(indexer->q) : OptTensor(), sparse ? cache.index_k : OptTensor(),
+              sparse ? OptTensor(indexer->w) : OptTensor(), sparse ? indexer->bias : OptTensor(), gate,
+              cache.max_length, scale, sparse ? indexer->scale : 1, sparse ? indexer->form : "sigmoid",
+              budget.mode, budget.base, budget.min, budget.max, budget.mean_variance);
+  return {out, lse, k_t};
 }
 
 Tensor gate(const Tensor& x, const Tensor& z) {
@@ -60,6 +73,11 @@ KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Ind
       op.call(q, k, lse, indexer.q, indexer.k, indexer.w, indexer.bias, mask, threshold, tie_cut, scale,
               indexer.scale, indexer.form, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
   return {loss, index_lse};
+}
+
+bool built_with_cuda() {
+  static const auto op = find_operator<bool()>("gsa::built_with_cuda");
+  return op.call();
 }
 
 }  // namespace gsa::ops

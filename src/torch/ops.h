@@ -66,15 +66,34 @@ Tensor select_mask(const IndexerInputs& indexer, const Tensor& threshold, const 
                    const Layout& layout = {});
 Tensor index_scores(const IndexerInputs& indexer, const Layout& layout = {});
 
-// mask absent: dense causal attention. scale absent: 1/sqrt(d).
+// mask absent: dense causal attention. scale absent: 1/sqrt(d). accumulation, of the backward pass:
+// "ordered", or "atomic", which is faster on a GPU and not reproducible from run to run.
 Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask = {},
-                 std::optional<double> scale = {}, const Layout& layout = {});
+                 std::optional<double> scale = {}, const Layout& layout = {},
+                 const std::string& accumulation = "ordered");
 
 // select and attend in chunks of queries: memory linear in the length, forward and backward (masks are
 // rebuilt from thresholds). Differentiable in q, k, v; the selection passes no gradient.
 SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
                               const BudgetOptions& budget, std::optional<double> scale = {},
-                              const Layout& layout = {});
+                              const Layout& layout = {}, const std::string& accumulation = "ordered");
+
+// The newest queries of each sequence against a paged cache; shapes in registration.cc. No gradient.
+struct PagedCache {
+  Tensor k, v;                  // [pages, page_size, n_kv, d]
+  OptTensor index_k;            // [pages, page_size, d_I]
+  Tensor block_table;           // int32 [B, blocks]
+  Tensor lengths;               // int32 [B]: keys, those of the queries included
+  std::int64_t max_length = 0;  // no sequence is longer
+};
+struct Decoded {
+  Tensor out;  // [B, L, n_h, d], gated
+  Tensor lse;  // Real [B, L, n_h]
+  Tensor k_t;  // int32 [B, L]
+};
+// indexer absent: every visible key; its k is that of the cache.
+Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
+               const BudgetOptions& budget, const OptTensor& gate = {}, std::optional<double> scale = {});
 
 // y = x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads] for one gate a head.
 Tensor gate(const Tensor& x, const Tensor& z);
@@ -83,5 +102,8 @@ Tensor gate(const Tensor& x, const Tensor& z);
 KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const IndexerInputs& indexer,
                   const OptTensor& mask = {}, const OptTensor& threshold = {}, const OptTensor& tie_cut = {},
                   std::optional<double> scale = {}, const Layout& layout = {});
+
+// Whether this library holds the operators for CUDA tensors.
+bool built_with_cuda();
 
 }  // namespace gsa::ops

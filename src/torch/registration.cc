@@ -1,15 +1,21 @@
-// Schemas of the operators. Implementations register themselves: the CPU's in select.cc, attend.cc,
-// sparse_attend.cc, gate.cc, indexer_kl.cc, shapes in meta.cc, gradients in autograd.cc.
+// Schemas of the operators. They are implemented once, in select.cc, attend.cc, sparse_attend.cc, gate.cc,
+// indexer_kl.cc and decode.cc, on top of a Backend (backend.h) for the CPU or a CUDA device; shapes are in
+// meta.cc, gradients in autograd.cc.
 //
 // Shapes. B sequences, L queries and S keys each (L <= S), heads = n_h, key/value heads = n_kv (n_kv divides
 // n_h), head size d (1 .. 256); indexer heads H_I (1 .. 128), indexer head size d_I (1 .. 256).
-// Floating-point tensors of a call share one type: float32, bfloat16, float16 or float64. Real below is
-// float32, and float64 where the inputs are float64. Tensors may be strided; results are contiguous.
+// Floating-point tensors of a call share one type: float32, bfloat16, float16 or float64 on the CPU, bfloat16
+// or float16 on a CUDA device (gate: float32 too). Real below is float32, and float64 where the inputs are
+// float64. Tensors may be strided; results are contiguous. All lie on one device, but for the layout below
+// and, if one likes, mean_variance.
 //
 //   q           [B, L, n_h, d]      k, v       [B, S, n_kv, d]
 //   index_q     [B, L, H_I, d_I]    index_k    [B, S, d_I]       (q, k of select, select_mask, index_scores)
 //   index_w     [B, L, H_I]         index_bias [H_I], or None for zeros
-//   mask        int32 [B, L, ceil(S / 32)]: bit s % 32 of word s / 32 says that the query selects position s
+//   mask        int32 [B, L, ceil(S / 32)]: bit s % 32 of word s / 32 says that the query selects position s.
+//   A
+//               bit beyond the query's position is an error on the CPU and passed over on a CUDA device,
+//               where looking would mean waiting
 //   k_t         int32 [B, L]: how many positions a query selects
 //   variance    Real [B, L]: of the query's scores
 //   threshold   Real [B, L], tie_cut int32 [B, L]: position s is selected iff its score is above the
@@ -20,7 +26,12 @@
 //   k_base, k_min, k_max   k_t = min(clamp(floor(k_base r), k_min, k_max), visible): a k_base outside the
 //               bounds is clamped like any other value
 //   mean_variance   float64 or float32, one element: the running mean of variance, from which the inverse and
-//               proportional budgets take r (fixed: r = 1); None or negative: not known, r = 1
+//               proportional budgets take r (fixed: r = 1); None or negative: not known, r = 1. On a CUDA
+//               device kernels read it when they run: nothing waits, and a CUDA graph replays with the value
+//               of then
+//   accumulation    how the backward pass adds up dk and dv: 'ordered' (the same bits every time) or 'atomic'
+//               (on a CUDA device faster, and not reproducible; on the CPU the same as 'ordered')
+//   most_selected   no query selected more keys than this: saves memory where it is known
 //
 // Layout. Without cu_seqlens, as above. With cu_seqlens_q and cu_seqlens_k (int64 or int32 [sequences + 1],
 // on the CPU), sequences are packed end to end and [B, L], [B, S] become one dimension [T] each. q_position
@@ -44,6 +55,7 @@ constexpr char kBudget[] =
 constexpr char kScores[] = "float scale=1, str form=\"sigmoid\"";
 constexpr char kIndexScores[] = "float index_scale=1, str form=\"sigmoid\"";
 constexpr char kLayout[] = "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? q_position=None";
+constexpr char kAccumulation[] = "str accumulation=\"ordered\"";
 constexpr char kWidth[] = "SymInt? max_keys=None";
 
 }  // namespace
@@ -63,22 +75,41 @@ TORCH_LIBRARY(gsa, m) {
       concat("index_scores(", kIndexer, "=None, *, ", kScores, ", ", kLayout, ", ", kWidth, ") -> Tensor"));
 
   // Softmax attention over the mask, over all visible keys for None. Differentiable in q, k, v.
-  define(concat("attend(Tensor q, Tensor k, Tensor v, Tensor? mask=None, *, float? scale=None, ", kLayout,
-                ") -> (Tensor out, Tensor lse)"));
+  define(concat("attend(Tensor q, Tensor k, Tensor v, Tensor? mask=None, *, float? scale=None, ",
+                kAccumulation, ", ", kLayout, ") -> (Tensor out, Tensor lse)"));
   // dout as out; out and lse as attend() returned them.
   define(concat(
       "attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor lse,",
-      " *, float? scale=None, ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+      " *, float? scale=None, ", kAccumulation, ", ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
 
   // select and attend in chunks of queries; no mask is kept, so memory is linear in the length, in the
   // backward pass too. Differentiable in q, k, v.
   define(
       concat("sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
-             kIndexScores, ", ", kBudget, ", ", kLayout,
+             kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout,
              ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
   define(concat("sparse_attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, ", kIndexTensors,
                 ", Tensor out, Tensor lse, Tensor threshold, Tensor tie_cut, *, float? scale=None, ",
-                kIndexScores, ", ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+                kIndexScores, ", int? most_selected=None, ", kAccumulation, ", ", kLayout,
+                ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+
+  // The newest L (1 .. 16) queries of each sequence against a paged cache, all in one call: score, select,
+  // attend, gate. Position s of sequence n lies in row s % page_size of page block_table[n, s / page_size];
+  // query i of sequence n stands at position lengths[n] - L + i. All tensors lie on one device: a captured
+  // CUDA graph replays with other lengths and pages. Without index_q every visible key is attended to;
+  // without gate nothing is gated. A query at a negative position (an unused sequence of length 0) gets NaN
+  // and k_t = 0.
+  //   q            [B, L, n_h, d]                  k, v     [pages, page_size, n_kv, d], page_size 8 .. 1024,
+  //   a index_q      [B, L, H_I, d_I]                         power of two index_k      [pages, page_size,
+  //   d_I]         index_w  [B, L, H_I], index_bias [H_I] or None block_table  int32 [B, blocks] lengths
+  //   int32 [B], the keys of the L queries included gate         z of gate(): as q, or [B, L, n_h] max_length
+  //   no sequence is longer: sizes scratch memory and launches
+  // No gradient.
+  define(concat(
+      "decode(Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor lengths, Tensor? index_q=None, ",
+      "Tensor? index_k=None, Tensor? index_w=None, Tensor? index_bias=None, Tensor? gate=None, *, ",
+      "int max_length, float? scale=None, ", kIndexScores, ", ", kBudget,
+      ") -> (Tensor out, Tensor lse, Tensor k_t)"));
 
   // x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads]: one gate a head. Differentiable in both.
   define("gate(Tensor x, Tensor z) -> Tensor");

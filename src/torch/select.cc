@@ -1,14 +1,13 @@
-// select, select_mask and index_scores on the CPU.
+// select, select_mask and index_scores.
 #include "kernels/select/select.h"
-
-#include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "gsa/error.h"
 #include "torch/arguments.h"
-#include "torch/parallel.h"
+#include "torch/backend.h"
+#include "torch/operators.h"
 #include "torch/signatures.h"
 
 namespace gsa::binding {
@@ -31,51 +30,53 @@ Mask writable(const Tensor& mask) {
   return {reinterpret_cast<std::uint32_t*>(mask.mutable_data_ptr<std::int32_t>()), mask.size(-1)};
 }
 
-Tensor5 select_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
-                   std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
-                   std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
-                   const OptTensor& cu_seqlens_k, const OptTensor& q_position,
-                   std::optional<std::int64_t> max_keys) {
+Tensor5 select(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
+               std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
+               std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& cu_seqlens_q,
+               const OptTensor& cu_seqlens_k, const OptTensor& q_position,
+               std::optional<std::int64_t> max_keys) {
   constexpr char op[] = "select";
   const IndexerTensors tensors{q, k, w, bias, scale, form};
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
   check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
+  const std::unique_ptr<Backend> backend = backend_of(q);
   const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
   const std::int64_t words = mask_words(row_width(op, layout, max_keys));
   const Shape mask_shape = joined(layout.q_tokens, {words});
   check_result(op, "q", mask_shape, at::kInt);
   const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
-  const Budget bound_budget = bind_budget(op, {budget, k_base, k_min, k_max, mean_variance});
+  const BoundBudget bound_budget =
+      bind_budget(op, {budget, k_base, k_min, k_max, mean_variance}, layout.device);
 
   const at::ScalarType real = real_type(indexer.dtype);
-  const Tensor mask = empty(op, "q", mask_shape, at::kInt);
-  const Tensor k_t = empty(op, "q", layout.q_tokens, at::kInt);
-  const Tensor variance = empty(op, "q", layout.q_tokens, real);
-  const Tensor threshold = empty(op, "q", layout.q_tokens, real);
-  const Tensor tie_cut = empty(op, "q", layout.q_tokens, at::kInt);
+  const Tensor mask = empty(op, "q", mask_shape, at::kInt, layout.device);
+  const Tensor k_t = empty(op, "q", layout.q_tokens, at::kInt, layout.device);
+  const Tensor variance = empty(op, "q", layout.q_tokens, real, layout.device);
+  const Tensor threshold = empty(op, "q", layout.q_tokens, real, layout.device);
+  const Tensor tie_cut = empty(op, "q", layout.q_tokens, at::kInt, layout.device);
   if (layout.queries() > 0) {
-    gsa::select({.dtype = indexer.dtype,
-                 .indexer = indexer.view,
-                 .budget = bound_budget,
-                 .sequences = layout.table.view(),
-                 .mask = writable(mask),
-                 .k_t = k_t.mutable_data_ptr<std::int32_t>(),
-                 .variance = variance.mutable_data_ptr(),
-                 .threshold = threshold.mutable_data_ptr(),
-                 .tie_cut = tie_cut.mutable_data_ptr<std::int32_t>()},
-                TorchParallel());
+    backend->select({.dtype = indexer.dtype,
+                     .indexer = indexer.view,
+                     .budget = bound_budget.view,
+                     .sequences = layout.table.view(),
+                     .mask = writable(mask),
+                     .k_t = k_t.mutable_data_ptr<std::int32_t>(),
+                     .variance = variance.mutable_data_ptr(),
+                     .threshold = threshold.mutable_data_ptr(),
+                     .tie_cut = tie_cut.mutable_data_ptr<std::int32_t>()});
   }
   return {mask, k_t, variance, threshold, tie_cut};
 }
 
-Tensor select_mask_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
-                       const Tensor& threshold, const Tensor& tie_cut, double scale, std::string_view form,
-                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                       const OptTensor& q_position, std::optional<std::int64_t> max_keys) {
+Tensor select_mask(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
+                   const Tensor& threshold, const Tensor& tie_cut, double scale, std::string_view form,
+                   const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k, const OptTensor& q_position,
+                   std::optional<std::int64_t> max_keys) {
   constexpr char op[] = "select_mask";
   const IndexerTensors tensors{q, k, w, bias, scale, form};
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
   check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
+  const std::unique_ptr<Backend> backend = backend_of(q);
   const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
   const std::int64_t words = mask_words(row_width(op, layout, max_keys));
   const Shape mask_shape = joined(layout.q_tokens, {words});
@@ -84,53 +85,51 @@ Tensor select_mask_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const 
   const Tensor bound_threshold = bind_per_query(op, "threshold", threshold, real_type(indexer.dtype), layout);
   const Tensor bound_tie_cut = bind_per_query(op, "tie_cut", tie_cut, at::kInt, layout);
 
-  const Tensor mask = empty(op, "q", mask_shape, at::kInt);
+  const Tensor mask = empty(op, "q", mask_shape, at::kInt, layout.device);
   if (layout.queries() > 0) {
-    gsa::select_mask({.dtype = indexer.dtype,
-                      .indexer = indexer.view,
-                      .sequences = layout.table.view(),
-                      .threshold = bound_threshold.const_data_ptr(),
-                      .tie_cut = bound_tie_cut.const_data_ptr<std::int32_t>(),
-                      .mask = writable(mask)},
-                     TorchParallel());
+    backend->select_mask({.dtype = indexer.dtype,
+                          .indexer = indexer.view,
+                          .sequences = layout.table.view(),
+                          .threshold = bound_threshold.const_data_ptr(),
+                          .tie_cut = bound_tie_cut.const_data_ptr<std::int32_t>(),
+                          .mask = writable(mask)});
   }
   return mask;
 }
 
-Tensor index_scores_cpu(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
-                        double scale, std::string_view form, const OptTensor& cu_seqlens_q,
-                        const OptTensor& cu_seqlens_k, const OptTensor& q_position,
-                        std::optional<std::int64_t> max_keys) {
+Tensor index_scores(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias, double scale,
+                    std::string_view form, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                    const OptTensor& q_position, std::optional<std::int64_t> max_keys) {
   constexpr char op[] = "index_scores";
   const IndexerTensors tensors{q, k, w, bias, scale, form};
   const LayoutTensors layout_tensors{cu_seqlens_q, cu_seqlens_k, q_position};
   check_indexer_ranks(op, kPlainNames, tensors, layout_tensors);
+  const std::unique_ptr<Backend> backend = backend_of(q);
   const TokenLayout layout = read_layout(op, "q", q, "k", k, layout_tensors);
   const std::int64_t width = row_width(op, layout, max_keys);
   const Shape scores_shape = joined(layout.q_tokens, {width});
   check_result(op, "q", scores_shape, real_type(dtype_of(op, "q", q)));
   const BoundIndexer indexer = bind_indexer(op, kPlainNames, tensors, layout);
 
-  const Tensor scores = empty(op, "q", scores_shape, real_type(indexer.dtype));
+  const Tensor scores = empty(op, "q", scores_shape, real_type(indexer.dtype), layout.device);
   // Sequences differ in length when packed: what lies beyond one's own keys is not visible either.
   if (layout.q_tokens.size() == 1) scores.fill_(-std::numeric_limits<double>::infinity());
   if (layout.queries() > 0) {
-    gsa::index_scores({.dtype = indexer.dtype,
-                       .indexer = indexer.view,
-                       .sequences = layout.table.view(),
-                       .scores = scores.mutable_data_ptr(),
-                       .scores_stride = width},
-                      TorchParallel());
+    backend->index_scores({.dtype = indexer.dtype,
+                           .indexer = indexer.view,
+                           .sequences = layout.table.view(),
+                           .scores = scores.mutable_data_ptr(),
+                           .scores_stride = width});
   }
   return scores;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) {
-  m.impl("select", &select_cpu);
-  m.impl("select_mask", &select_mask_cpu);
-  m.impl("index_scores", &index_scores_cpu);
+void implement_select(torch::Library& library) {
+  library.impl("select", &select);
+  library.impl("select_mask", &select_mask);
+  library.impl("index_scores", &index_scores);
 }
 
 }  // namespace gsa::binding

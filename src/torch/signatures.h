@@ -37,29 +37,39 @@ using IndexScoresFn = Tensor(const Tensor& q, const Tensor& k, const Tensor& w, 
                              std::optional<c10::SymInt> max_keys);
 
 using AttendFn = Tensor2(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& mask,
-                         std::optional<double> scale, const OptTensor& cu_seqlens_q,
-                         const OptTensor& cu_seqlens_k, const OptTensor& q_position);
+                         std::optional<double> scale, std::string_view accumulation,
+                         const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                         const OptTensor& q_position);
 
 using AttendBackwardFn = Tensor3(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                  const OptTensor& mask, const Tensor& out, const Tensor& lse,
-                                 std::optional<double> scale, const OptTensor& cu_seqlens_q,
-                                 const OptTensor& cu_seqlens_k, const OptTensor& q_position);
+                                 std::optional<double> scale, std::string_view accumulation,
+                                 const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                 const OptTensor& q_position);
 
 using SparseAttendFn = Tensor6(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                                const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                                std::optional<double> scale, double index_scale, std::string_view form,
                                std::string_view budget, std::int64_t k_base, std::int64_t k_min,
                                std::int64_t k_max, const OptTensor& mean_variance,
-                               const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                               const OptTensor& q_position);
+                               std::string_view accumulation, const OptTensor& cu_seqlens_q,
+                               const OptTensor& cu_seqlens_k, const OptTensor& q_position);
 
 using SparseAttendBackwardFn = Tensor3(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                        const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                        const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
                                        const Tensor& threshold, const Tensor& tie_cut,
                                        std::optional<double> scale, double index_scale, std::string_view form,
-                                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                                       const OptTensor& q_position);
+                                       std::optional<std::int64_t> most_selected,
+                                       std::string_view accumulation, const OptTensor& cu_seqlens_q,
+                                       const OptTensor& cu_seqlens_k, const OptTensor& q_position);
+
+using DecodeFn = Tensor3(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& block_table,
+                         const Tensor& lengths, const OptTensor& index_q, const OptTensor& index_k,
+                         const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
+                         std::int64_t max_length, std::optional<double> scale, double index_scale,
+                         std::string_view form, std::string_view budget, std::int64_t k_base,
+                         std::int64_t k_min, std::int64_t k_max, const OptTensor& mean_variance);
 
 using GateFn = Tensor(const Tensor& x, const Tensor& z);
 using GateBackwardFn = Tensor2(const Tensor& dy, const Tensor& x, const Tensor& z);

@@ -15,8 +15,15 @@ std::string to_string(at::IntArrayRef sizes) {
   return text + "]";
 }
 
-DType dtype_of(const char* op, const char* argument, const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
+DType dtype_of(const char* op, const char* argument, const Tensor& tensor, bool allow_float32) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (tensor.is_cuda() && type != at::kBFloat16 && type != at::kHalf &&
+      !(allow_float32 && type == at::kFloat)) {
+    bad_argument(op, argument,
+                 concat(allow_float32 ? "float32, " : "", "bfloat16 or float16 on a CUDA device"),
+                 c10::toString(type));
+  }
+  switch (type) {
     case at::kFloat:
       return DType::f32;
     case at::kDouble:
@@ -26,8 +33,7 @@ DType dtype_of(const char* op, const char* argument, const Tensor& tensor) {
     case at::kHalf:
       return DType::f16;
     default:
-      bad_argument(op, argument, "float32, bfloat16, float16 or float64",
-                   c10::toString(tensor.scalar_type()));
+      bad_argument(op, argument, "float32, bfloat16, float16 or float64", c10::toString(type));
   }
 }
 
@@ -47,8 +53,10 @@ at::ScalarType scalar_type(DType dtype) {
 
 at::ScalarType real_type(DType dtype) { return dtype == DType::f64 ? at::kDouble : at::kFloat; }
 
-void check_device(const char* op, const char* argument, const Tensor& tensor) {
-  if (!tensor.device().is_cpu()) bad_argument(op, argument, "a tensor on cpu", tensor.device().str());
+void check_device(const char* op, const char* argument, const Tensor& tensor, const at::Device& device) {
+  if (tensor.device() != device) {
+    bad_argument(op, argument, concat("a tensor on ", device.str()), tensor.device().str());
+  }
 }
 
 void check_type(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type) {
@@ -72,8 +80,8 @@ void check_shape(const char* op, const char* argument, const Tensor& tensor, con
 }
 
 void check_like(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,
-                const Shape& shape) {
-  check_device(op, argument, tensor);
+                const Shape& shape, const at::Device& device) {
+  check_device(op, argument, tensor, device);
   check_type(op, argument, tensor, type);
   check_shape(op, argument, tensor, shape);
 }
@@ -100,13 +108,15 @@ void check_result(const char* op, const char* argument, at::IntArrayRef shape, a
   }
 }
 
-Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type) {
+Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type,
+             const at::Device& device) {
   check_result(op, argument, shape, type);
-  return at::empty(shape, at::TensorOptions().dtype(type));
+  return at::empty(shape, at::TensorOptions().dtype(type).device(device));
 }
 
-Tensor zeros(const char* op, const char* argument, const Shape& shape, at::ScalarType type) {
-  return empty(op, argument, shape, type).zero_();
+Tensor zeros(const char* op, const char* argument, const Shape& shape, at::ScalarType type,
+             const at::Device& device) {
+  return empty(op, argument, shape, type, device).zero_();
 }
 
 }  // namespace gsa::binding

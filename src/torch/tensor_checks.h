@@ -26,15 +26,16 @@ constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;
 
 std::string to_string(at::IntArrayRef sizes);  // "[2, 3]"
 
-// The element type of a tensor, one of the four that kernels know.
-DType dtype_of(const char* op, const char* argument, const Tensor& tensor);
+// The element type of a tensor, one of those that the kernels of its device know: on the CPU all four, on a
+// CUDA device bfloat16 and float16, and float32 where allow_float32 says so.
+DType dtype_of(const char* op, const char* argument, const Tensor& tensor, bool allow_float32 = false);
 
 // The type in which kernels accumulate: float32, and float64 for float64.
 at::ScalarType scalar_type(DType dtype);
 at::ScalarType real_type(DType dtype);
 
-// On the CPU. Tensors on other devices reach other kernels, unless devices are mixed.
-void check_device(const char* op, const char* argument, const Tensor& tensor);
+// On the device that the call runs on, which is that of its first tensor.
+void check_device(const char* op, const char* argument, const Tensor& tensor, const at::Device& device);
 
 void check_type(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type);
 
@@ -44,9 +45,9 @@ void check_rank(const char* op, const char* argument, const Tensor& tensor, std:
 
 void check_shape(const char* op, const char* argument, const Tensor& tensor, const Shape& shape);
 
-// A tensor that sits beside another: on the CPU, of this type and shape.
+// A tensor that sits beside another: on this device, of this type and shape.
 void check_like(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,
-                const Shape& shape);
+                const Shape& shape, const at::Device& device);
 
 void check_range(const char* op, const char* argument, const char* what, std::int64_t value, std::int64_t low,
                  std::int64_t high);
@@ -57,7 +58,9 @@ void check_finite(const char* op, const char* argument, double value);
 void check_result(const char* op, const char* argument, at::IntArrayRef shape, at::ScalarType type);
 
 // Allocates a result after this check.
-Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type);
-Tensor zeros(const char* op, const char* argument, const Shape& shape, at::ScalarType type);
+Tensor empty(const char* op, const char* argument, const Shape& shape, at::ScalarType type,
+             const at::Device& device);
+Tensor zeros(const char* op, const char* argument, const Shape& shape, at::ScalarType type,
+             const at::Device& device);
 
 }  // namespace gsa::binding

@@ -18,6 +18,34 @@ def pytest_configure():
     torch.ops.load_library(library)
 
 
+def cuda_missing():
+    """Why operators cannot run on a GPU here; None where they can."""
+    if not torch.ops.gsa.built_with_cuda():
+        return "libgsa.so is built without the CUDA operators"
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    return None
+
+
+@pytest.fixture
+def cuda():
+    """New tensors of the test lie on the GPU; without one the test is skipped, with the reason."""
+    if reason := cuda_missing():
+        pytest.skip(reason)
+    torch.set_default_device("cuda")
+    yield torch.device("cuda")
+    torch.set_default_device(None)
+
+
+@pytest.fixture
+def dtype(request):
+    """A type of problems.everywhere(): tensors that the test makes lie on its device."""
+    device, dtype = request.param
+    if device == "cuda":
+        request.getfixturevalue("cuda")
+    return dtype
+
+
 @pytest.fixture(autouse=True)
 def seeded(request):
     """One seed a test, from its name: a test gives the same numbers alone and among others.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
+import pytest
 import torch
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -10,6 +11,16 @@ NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", tor
 
 def dtype_id(value):
     return NAMES.get(value) if isinstance(value, torch.dtype) else None
+
+
+def everywhere(dtypes):
+    """Parameters for the fixture dtype (indirect=True): these types on the CPU, and those among them that the
+    GPU's kernels take on the GPU."""
+    parameters = [pytest.param(("cpu", dtype), id=NAMES[dtype]) for dtype in dtypes]
+    for dtype in (torch.bfloat16, torch.float16):
+        if dtype in dtypes:
+            parameters.append(pytest.param(("cuda", dtype), id=f"cuda_{NAMES[dtype]}"))
+    return parameters
 
 
 def sizes_id(sizes):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import reference
-from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, make, pack, rounding_of
+from problems import FLOATS, assert_close_as, assert_same_bits, everywhere, make, pack, rounding_of
 
 gsa = torch.ops.gsa
 
@@ -20,13 +20,16 @@ def random_mask(batch, queries, keys, share=0.3):
 
 
 def sdpa(q, k, v, mask):
-    """torch's attention at the tensors' precision; the one that, as ours, keeps lse and no matrix."""
+    """torch's attention at the tensors' precision; the one that, as ours, keeps lse and no matrix. That of the
+    CPU for the GPU too, where torch's takes neither masks nor odd head sizes."""
+    device = q.device
+    q, k, v, mask = (t.cpu() for t in (q, k, v, mask))
     mask = mask.unsqueeze(-3) if mask.dim() == 3 else mask
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, enable_gqa=True
         )
-    return out.transpose(1, 2)
+    return out.transpose(1, 2).to(device)
 
 
 SHAPES = {
@@ -63,7 +66,7 @@ def check(p, words, mask, dtype):
         assert_close_as(ours, torchs, right, 3, f"d{name}", inherited=rounding_of(lse))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_masked(shape, dtype):
     p = make(dtype=dtype, **SHAPES[shape])
@@ -71,7 +74,7 @@ def test_masked(shape, dtype):
     check(p, pack(mask), mask, dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dense(shape, dtype):
     p = make(dtype=dtype, **SHAPES[shape])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, pack, sizes_id
+from problems import FLOATS, assert_close_as, assert_same_bits, everywhere, pack, sizes_id
 
 gsa = torch.ops.gsa
 
@@ -16,7 +16,7 @@ def inputs(shape, head_wise, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("head_wise", [False, True], ids=["element", "head"])
-@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize(
     "shape", [(2, 97, 4, 59), (1025, 3, 64), (7, 256), (1, 1), (2, 3, 5, 4, 33)], ids=sizes_id
 )

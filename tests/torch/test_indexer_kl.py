@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, make, rounding_of, unpack
+from problems import FLOATS, assert_close_as, assert_same_bits, everywhere, make, rounding_of, unpack
 
 gsa = torch.ops.gsa
 BUDGET = dict(budget="fixed", k_base=20, k_min=1, k_max=64)
@@ -51,7 +51,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
 @pytest.mark.parametrize("support", SUPPORTS)
-@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_against_reference(shape, dtype, support, form):
     p = make(dtype=dtype, **SHAPES[shape])

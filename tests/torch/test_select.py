@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, make, unpack
+from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, everywhere, make, unpack
 
 gsa = torch.ops.gsa
 
@@ -48,7 +48,7 @@ def shape_id(shape):
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
-@pytest.mark.parametrize("dtype", FLOATS + [torch.float64], ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES, ids=shape_id)
 def test_scores_and_variance(shape, dtype, form):
     p = make(dtype=dtype, **shape)
@@ -69,11 +69,18 @@ def test_scores_and_variance(shape, dtype, form):
     assert_close_as(ours, baseline, exact, 2, "scores")
     # Of the very scores that were compared, so that nothing but the variance's own sums is judged.
     exact_variance, torchs = reference.variance(ours.double(), seen), reference.variance(ours, seen)
-    assert_close_as(result["variance"], torchs, exact_variance, 2, "variance")
+    unit, terms = 0.0, None
+    if ours.is_cuda:
+        # As in tests/kernels: each score moved by two roundings, and the roundings of a long sum, in which a lane
+        # of a GPU adds up more squares than torch's pairwise sums do.
+        unit = torch.finfo(torch.float32).eps / 2
+        highest = ours.masked_fill(~seen, 0).abs().amax(-1)
+        terms = 4 * highest * exact_variance.sqrt() + 128 * exact_variance
+    assert_close_as(result["variance"], torchs, exact_variance, 2, "variance", unit, terms)
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
-@pytest.mark.parametrize("dtype", FLOATS + [torch.float64], ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES, ids=shape_id)
 def test_selection_is_the_sorted_one(shape, dtype, form):
     p = make(dtype=dtype, **shape)

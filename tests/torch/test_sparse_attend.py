@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import reference
-from problems import FLOATS, assert_close_as, assert_same_bits, dtype_id, make, unpack
+from problems import FLOATS, assert_close_as, assert_same_bits, everywhere, make, unpack
 
 gsa = torch.ops.gsa
 OPTIONS = dict(budget="fixed", k_base=24, k_min=1, k_max=64)
@@ -25,7 +25,7 @@ def in_steps(p, **options):
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
-@pytest.mark.parametrize("dtype", FLOATS, ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 def test_against_reference(dtype, form):
     p = make(queries=130, size=59, dtype=dtype).leaves()
     out, lse, k_t, variance, threshold, tie_cut = sparse(p, form=form)
@@ -64,7 +64,7 @@ def test_everything_selected_is_torchs_attention():
     assert_close_as(out, dense, exact, 2, "out")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=dtype_id)
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
 def test_longer_than_a_chunk(dtype):
     """More than 2048 queries run in pieces: the forward pass does not show it in a single bit."""
     p = make(

@@ -1,0 +1,38 @@
+// The arguments of decode, checked and turned into what kernels take; shared by the CPU's implementation and
+// that of CUDA devices.
+#pragma once
+
+#include "kernels/decode/decode.h"
+#include "torch/arguments.h"
+
+namespace gsa::binding {
+
+struct DecodeTensors {
+  const Tensor& q;  // [B, L, n_h, d]
+  const Tensor& k;  // [pages, page_size, n_kv, d]
+  const Tensor& v;
+  const Tensor& block_table;  // int32 [B, blocks]
+  const Tensor& lengths;      // int32 [B]
+  const OptTensor& index_q;   // [B, L, H_I, d_I]
+  const OptTensor& index_k;   // [pages, page_size, d_I]
+  const OptTensor& index_w;   // [B, L, H_I]
+  const OptTensor& index_bias;
+  const OptTensor& gate;  // as q, or [B, L, n_h]
+  std::int64_t max_length;
+  std::optional<double> scale;
+  double index_scale;
+  std::string_view form;
+  BudgetTensors budget;
+};
+
+// Keeps alive what args points into. Results are allocated.
+struct BoundDecode {
+  DecodeArgs args;
+  BoundBudget budget;
+  BoundRows q, gate, index_q, index_w;
+  Tensor k, v, index_k, index_bias, block_table, lengths;
+  Tensor out, lse, k_t;
+};
+BoundDecode bind_decode(const char* op, const DecodeTensors& tensors);
+
+}  // namespace gsa::binding
