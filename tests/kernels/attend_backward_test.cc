@@ -36,6 +36,26 @@ const std::vector<Case> kCases = {
     {"sharp", {{30, 1300, 1270}}, 2, 1, 32, 0.5, Layout::tokens_first, 8},
 };
 
+const std::vector<Case> kMatrixUnitCases = {
+    {"mha_64", {{130, 500, 370}}, 2, 2, 64, 0.3},
+    {"group_2_128_dense", {{130, 300, 170}}, 4, 2, 128, -1},
+    {"group_4_128", {{150, 600, 400}}, 8, 2, 128, 0.2},
+    {"group_4_128_dense", whole(300), 4, 1, 128, -1},
+    {"group_4_128_full", whole(200), 4, 1, 128, 1},
+    {"group_8_128_sparse", {{200, 1500, 1300}}, 8, 1, 128, 0.02},
+    {"group_16_128", {{70, 300, 230}}, 16, 1, 128, 0.4},
+    {"packed_128", {{64, 64, 0}, {1, 1, 0}, {100, 300, 150}, {0, 5, 5}, {33, 640, 607}}, 4, 1, 128, 0.2},
+    {"heads_first_128", {{97, 200, 103}}, 8, 2, 128, 0.3, Layout::heads_first},
+    {"wide_gaps_128", {{97, 200, 103}}, 8, 2, 128, 0.3, Layout::wide_gaps},
+    {"group_4_96", {{100, 300, 200}}, 4, 1, 96, 0.3},
+    {"group_4_256", {{60, 300, 240}}, 4, 1, 256, 0.3},
+    {"group_3_192", {{100, 300, 190}}, 6, 2, 192, 0.3},
+    {"mha_180_dense", {{140, 300, 150}}, 2, 2, 180, -1},
+    {"mha_250_dense", {{140, 300, 150}}, 2, 2, 250, -1},
+    {"group_17_72_dense", whole(70), 17, 1, 72, -1},
+    {"group_40_64", {{30, 200, 170}, {3, 9, 5}}, 40, 1, 64, 0.3},
+};
+
 struct Gradients {
   Tensor dq, dk, dv;
 };
@@ -49,19 +69,19 @@ Gradients run_backward(AttendProblem& problem, const AttendResult& forward, cons
               Tensor(real, problem.batch.keys(), problem.kv_heads, problem.size)};
   g.dk.fill([&] { return start; });
   g.dv.fill([&] { return start; });
-  attend_backward({.shape = problem.shape(),
-                   .q = problem.q.rows(),
-                   .k = problem.k.rows(),
-                   .v = problem.v.rows(),
-                   .mask = problem.mask_view(),
-                   .sequences = problem.batch.view(),
-                   .out = forward.out.rows(),
-                   .lse = forward.lse.data(),
-                   .dout = dout.rows(),
-                   .dq = g.dq.rows(),
-                   .dk = g.dk.data(),
-                   .dv = g.dv.data()},
-                  parallel);
+  backend::attend_backward({.shape = problem.shape(),
+                            .q = problem.q.rows(),
+                            .k = problem.k.rows(),
+                            .v = problem.v.rows(),
+                            .mask = problem.mask_view(),
+                            .sequences = problem.batch.view(),
+                            .out = forward.out.rows(),
+                            .lse = forward.lse.data(),
+                            .dout = dout.rows(),
+                            .dq = g.dq.rows(),
+                            .dk = g.dk.data(),
+                            .dv = g.dv.data()},
+                           parallel);
   return g;
 }
 
@@ -89,7 +109,7 @@ TEST_P(AttendBackward, MatchesTheReference) {
       const auto e =
           reference::attend_backward(exact_input, reference::attend(exact_input), dout.values<Exact>(q0, q1));
       // As every implementation that keeps its output in the storage type, the plain one starts from that.
-      const auto plain_input = problem.input<Plain>(n);
+      const auto plain_input = problem.plain_input<Plain>(n);
       auto plain_forward = reference::attend(plain_input);
       for (Plain& x : plain_forward.out) x = static_cast<Plain>(round_to(dtype, static_cast<double>(x)));
       const auto p = reference::attend_backward(plain_input, plain_forward, dout.values<Plain>(q0, q1));
@@ -102,7 +122,7 @@ TEST_P(AttendBackward, MatchesTheReference) {
     // `size` products, in one chain in float64 and in several otherwise.
     const double chain = static_cast<double>(problem.size) / (dtype == DType::f64 ? 1 : 16);
     const double terms = 10 * std::sqrt(std::max(1.0, chain));
-    on_every_simd([&] {
+    in_every_way([&] {
       const AttendResult forward = run_attend(problem, serial(), c.layout);
       const Gradients got = run_backward(problem, forward, dout, serial(), c.layout);
       EXPECT_TRUE(got.dq.gaps_intact());
@@ -114,12 +134,14 @@ TEST_P(AttendBackward, MatchesTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Attend, AttendBackward,
-                         ::testing::Combine(::testing::ValuesIn(every_dtype()), ::testing::ValuesIn(kCases)),
+                         ::testing::Combine(::testing::ValuesIn(every_dtype()),
+                                            ::testing::ValuesIn(cases(kCases, kMatrixUnitCases))),
                          case_name<Case>);
 
 // ---- finite differences, in float64
 
 TEST(AttendGradients, AreFiniteDifferences) {
+  if (!takes_double()) GTEST_SKIP() << "this backend has no float64";
   for (const double density : {-1.0, 0.4}) {
     AttendProblem problem(DType::f64, {{9, 14, 5}, {4, 4, 0}}, 4, 2, 5, density, Layout::tokens_first, 55);
     const Tensor dout = random_dout(problem);
@@ -169,6 +191,7 @@ TEST_P(AttendBackwardBits, IgnoreBatchNeighbours) {
 }
 
 TEST_P(AttendBackwardBits, IgnoreThreads) {
+  if (!backend::traits().threads) GTEST_SKIP() << "this backend has no threads of the caller";
   for (const double density : kDensities) {
     AttendProblem all = problem(density);
     const Tensor dout = random_dout(all);
@@ -284,7 +307,7 @@ INSTANTIATE_TEST_SUITE_P(Attend, AttendBackwardBits, every_way(), way_name);
 
 TEST(AttendBackwardArguments, NothingToDoIsFine) {
   for (const Batch& batch : {Batch{}, Batch{{0, 0, 0}}, Batch{{0, 9, 9}, {0, 0, 0}}}) {
-    AttendProblem problem(DType::f32, batch, 2, 1, 8, -1, Layout::tokens_first, 1);
+    AttendProblem problem(backend::any_dtype(), batch, 2, 1, 8, -1, Layout::tokens_first, 1);
     const Gradients got = run_backward(problem, run_attend(problem, serial()), random_dout(problem), serial(),
                                        Layout::tokens_first, 5);
     for (std::int64_t s = 0; s < problem.batch.keys(); ++s) EXPECT_EQ(got.dk.at(s), 5);
@@ -292,10 +315,12 @@ TEST(AttendBackwardArguments, NothingToDoIsFine) {
 }
 
 TEST(AttendBackwardArguments, MistakesAreNamed) {
-  AttendProblem problem(DType::f32, {{3, 40, 37}, {2, 5, 3}}, 4, 2, 8, 0.5, Layout::tokens_first, 1);
+  AttendProblem problem(backend::any_dtype(), {{3, 40, 37}, {2, 5, 3}}, 4, 2, 8, 0.5, Layout::tokens_first,
+                        1);
   const AttendResult forward = run_attend(problem, serial());
   const Tensor dout = random_dout(problem);
-  Gradients g{Tensor(DType::f32, 5, 4, 8), Tensor(DType::f32, 45, 2, 8), Tensor(DType::f32, 45, 2, 8)};
+  Gradients g{Tensor(backend::any_dtype(), 5, 4, 8), Tensor(DType::f32, 45, 2, 8),
+              Tensor(DType::f32, 45, 2, 8)};
   const AttendBackwardArgs good = {.shape = problem.shape(),
                                    .q = problem.q.rows(),
                                    .k = problem.k.rows(),
@@ -308,12 +333,12 @@ TEST(AttendBackwardArguments, MistakesAreNamed) {
                                    .dq = g.dq.rows(),
                                    .dk = g.dk.data(),
                                    .dv = g.dv.data()};
-  attend_backward(good, serial());
+  backend::attend_backward(good, serial());
   using Args = AttendBackwardArgs;
   const auto wrong = [&](const std::string& argument, const std::function<void(Args&)>& change) {
     Args args = good;
     change(args);
-    return refuses("attend_backward", argument, [&] { attend_backward(args, serial()); });
+    return refuses("attend_backward", argument, [&] { backend::attend_backward(args, serial()); });
   };
   const std::int64_t early[] = {-1, 3};
   EXPECT_TRUE(wrong("heads", [](Args& a) { a.shape.heads = 3; }));

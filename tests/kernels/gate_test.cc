@@ -55,14 +55,14 @@ struct Gradients {
 
 Tensor run_gate(const Problem& p, const Parallel& parallel, Layout layout = Layout::tokens_first) {
   Tensor y(p.shape.dtype, p.shape.tokens, p.shape.heads, p.shape.head_size, layout);
-  gate({p.shape, p.x.rows(), p.z.rows(), y.rows()}, parallel);
+  backend::gate({p.shape, p.x.rows(), p.z.rows(), y.rows()}, parallel);
   return y;
 }
 
 Gradients run_backward(const Problem& p, const Parallel& parallel, Layout layout = Layout::tokens_first) {
   Gradients g{Tensor(p.shape.dtype, p.shape.tokens, p.shape.heads, p.shape.head_size, layout),
               Tensor(p.shape.dtype, p.shape.tokens, p.shape.heads, p.z.size(), layout)};
-  gate_backward({p.shape, p.x.rows(), p.z.rows(), p.dy.rows(), g.dx.rows(), g.dz.rows()}, parallel);
+  backend::gate_backward({p.shape, p.x.rows(), p.z.rows(), p.dy.rows(), g.dx.rows(), g.dz.rows()}, parallel);
   return g;
 }
 
@@ -80,7 +80,7 @@ TEST_P(Gate, MatchesTheReference) {
     };
     const auto exact = compute(Exact());
     const auto plain = compute(Plain());
-    on_every_simd([&] {
+    in_every_way([&] {
       const Tensor y = run_gate(problem, serial(), c.layout);
       const Gradients g = run_backward(problem, serial(), c.layout);
       EXPECT_TRUE(y.gaps_intact() && g.dx.gaps_intact() && g.dz.gaps_intact());
@@ -92,6 +92,7 @@ TEST_P(Gate, MatchesTheReference) {
 }
 
 TEST_P(Gate, IgnoresThreads) {
+  if (!backend::traits().threads) GTEST_SKIP() << "this backend has no threads of the caller";
   const auto& [dtype, c] = GetParam();
   const Problem problem(dtype, c, 12);
   const Tensor y = run_gate(problem, serial());
@@ -109,15 +110,17 @@ TEST_P(Gate, WorksInPlace) {
   const auto& [dtype, c] = GetParam();
   Problem problem(dtype, c, 13);
   const Tensor y = run_gate(problem, serial());
-  gate({problem.shape, problem.x.rows(), problem.z.rows(), problem.x.rows()}, serial());
+  backend::gate({problem.shape, problem.x.rows(), problem.z.rows(), problem.x.rows()}, serial());
   EXPECT_TRUE(same_bits(problem.x, y));
 }
 
 INSTANTIATE_TEST_SUITE_P(Gate, Gate,
-                         ::testing::Combine(::testing::ValuesIn(every_dtype()), ::testing::ValuesIn(kCases)),
+                         ::testing::Combine(::testing::ValuesIn(backend::traits().gate_dtypes),
+                                            ::testing::ValuesIn(kCases)),
                          case_name<Case>);
 
 TEST(GateGradients, AreFiniteDifferences) {
+  if (!takes_double()) GTEST_SKIP() << "this backend has no float64";
   for (const bool head_wise : {false, true}) {
     Problem problem(DType::f64, {"", 3, 2, 7, head_wise}, 14);
     const auto objective = [&] {
@@ -230,21 +233,21 @@ TEST_P(GateValues, RepeatAThousandTimes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Gate, GateValues, every_way(), way_name);
+INSTANTIATE_TEST_SUITE_P(Gate, GateValues, every_way(backend::traits().gate_dtypes), way_name);
 
 // ---- arguments
 
 TEST(GateArguments, NothingToDoIsFine) {
   for (const Case& c : {Case{"", 0, 2, 8, false}, Case{"", 3, 0, 8, true}, Case{"", 3, 2, 0, false}}) {
-    const Problem problem(DType::f32, c, 1);
+    const Problem problem(backend::any_dtype(), c, 1);
     run_gate(problem, serial());
     run_backward(problem, serial());
   }
 }
 
 TEST(GateArguments, MistakesAreNamed) {
-  Problem problem(DType::f32, {"", 3, 2, 8, false}, 1);
-  Tensor y(DType::f32, 3, 2, 8), z(DType::f32, 3, 2, 8);
+  Problem problem(backend::any_dtype(), {"", 3, 2, 8, false}, 1);
+  Tensor y(backend::any_dtype(), 3, 2, 8), z(backend::any_dtype(), 3, 2, 8);
   const GateArgs forward = {problem.shape, problem.x.rows(), problem.z.rows(), y.rows()};
   const GateBackwardArgs backward = {problem.shape,     problem.x.rows(), problem.z.rows(),
                                      problem.dy.rows(), y.rows(),         z.rows()};
@@ -253,8 +256,8 @@ TEST(GateArguments, MistakesAreNamed) {
     GateArgs f = forward;
     GateBackwardArgs b = backward;
     change(f.shape), change(b.shape);
-    const auto first = refuses("gate", argument, [&] { gate(f, serial()); });
-    return first ? refuses("gate_backward", argument, [&] { gate_backward(b, serial()); }) : first;
+    const auto first = refuses("gate", argument, [&] { backend::gate(f, serial()); });
+    return first ? refuses("gate_backward", argument, [&] { backend::gate_backward(b, serial()); }) : first;
   };
   EXPECT_TRUE(wrong_shape("tokens", [](GateShape& s) { s.tokens = -1; }));
   EXPECT_TRUE(wrong_shape("heads", [](GateShape& s) { s.heads = -1; }));
@@ -265,7 +268,7 @@ TEST(GateArguments, MistakesAreNamed) {
   const auto wrong = [&](const std::string& argument, const std::function<void(GateArgs&)>& change) {
     GateArgs args = forward;
     change(args);
-    return refuses("gate", argument, [&] { gate(args, serial()); });
+    return refuses("gate", argument, [&] { backend::gate(args, serial()); });
   };
   EXPECT_TRUE(wrong("x", [](GateArgs& a) { a.x.data = nullptr; }));
   EXPECT_TRUE(wrong("z", [](GateArgs& a) { a.z.data = nullptr; }));
@@ -274,7 +277,7 @@ TEST(GateArguments, MistakesAreNamed) {
                               const std::function<void(GateBackwardArgs&)>& change) {
     GateBackwardArgs args = backward;
     change(args);
-    return refuses("gate_backward", argument, [&] { gate_backward(args, serial()); });
+    return refuses("gate_backward", argument, [&] { backend::gate_backward(args, serial()); });
   };
   EXPECT_TRUE(wrong_back("x", [](GateBackwardArgs& a) { a.x.data = nullptr; }));
   EXPECT_TRUE(wrong_back("z", [](GateBackwardArgs& a) { a.z.data = nullptr; }));

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "kernels/attend/attend.h"
-#include "kernels/common/simd.h"
 #include "kernels/select/select.h"
 #include "reference/reference.h"
 #include "testing.h"
@@ -37,6 +36,15 @@ void with_arithmetic(DType type, const Body& body) {
   } else {
     body(Arithmetic<DType::f32>());
   }
+}
+
+// How the plain implementation keeps factors of its second products, on this backend.
+template <typename Real>
+reference::Kept<Real> kept_as(DType type) {
+  if (!backend::traits().matrix_units) return nullptr;
+  if (type == DType::bf16) return [](Real x) { return static_cast<Real>(round_to(DType::bf16, x)); };
+  if (type == DType::f16) return [](Real x) { return static_cast<Real>(round_to(DType::f16, x)); };
+  return nullptr;
 }
 
 // Sequences laid end to end; the owner of what a Sequences points to.
@@ -199,6 +207,13 @@ struct IndexerProblem {
   }
 };
 
+// What a score may differ by because the backend defines sigmoid so: weights are below 1.
+inline double score_error(const IndexerProblem& problem) {
+  return problem.form == ScoreForm::sigmoid
+             ? static_cast<double>(problem.heads) * backend::traits().sigmoid_error
+             : 0;
+}
+
 struct SelectResult {
   MaskWords mask;
   std::vector<std::int32_t> k_t, tie_cut;
@@ -211,16 +226,16 @@ inline SelectResult run_select(IndexerProblem& problem, const Budget& budget, co
                       std::vector<std::int32_t>(queries, -7), Tensor::reals(problem.dtype, queries),
                       Tensor::reals(problem.dtype, queries)};
   std::fill(result.mask.words.begin(), result.mask.words.end(), 0xdeadbeefu);  // select() owes every word
-  select({.dtype = problem.dtype,
-          .indexer = problem.view(),
-          .budget = budget,
-          .sequences = problem.batch.view(),
-          .mask = result.mask.view(),
-          .k_t = result.k_t.data(),
-          .variance = result.variance.data(),
-          .threshold = result.threshold.data(),
-          .tie_cut = result.tie_cut.data()},
-         parallel);
+  backend::select({.dtype = problem.dtype,
+                   .indexer = problem.view(),
+                   .budget = budget,
+                   .sequences = problem.batch.view(),
+                   .mask = result.mask.view(),
+                   .k_t = result.k_t.data(),
+                   .variance = result.variance.data(),
+                   .threshold = result.threshold.data(),
+                   .tie_cut = result.tie_cut.data()},
+                  parallel);
   return result;
 }
 
@@ -228,25 +243,25 @@ inline MaskWords run_select_mask(IndexerProblem& problem, const SelectResult& se
                                  const Parallel& parallel) {
   MaskWords mask(problem.batch, 1);
   std::fill(mask.words.begin(), mask.words.end(), 0xdeadbeefu);
-  select_mask({.dtype = problem.dtype,
-               .indexer = problem.view(),
-               .sequences = problem.batch.view(),
-               .threshold = selection.threshold.data(),
-               .tie_cut = selection.tie_cut.data(),
-               .mask = mask.view()},
-              parallel);
+  backend::select_mask({.dtype = problem.dtype,
+                        .indexer = problem.view(),
+                        .sequences = problem.batch.view(),
+                        .threshold = selection.threshold.data(),
+                        .tie_cut = selection.tie_cut.data(),
+                        .mask = mask.view()},
+                       parallel);
   return mask;
 }
 
 // [queries, 1, longest sequence + 3]
 inline Tensor run_index_scores(IndexerProblem& problem, const Parallel& parallel) {
   Tensor scores(real_of(problem.dtype), problem.batch.queries(), 1, problem.batch.longest() + 3);
-  index_scores({.dtype = problem.dtype,
-                .indexer = problem.view(),
-                .sequences = problem.batch.view(),
-                .scores = scores.data(),
-                .scores_stride = scores.size()},
-               parallel);
+  backend::index_scores({.dtype = problem.dtype,
+                         .indexer = problem.view(),
+                         .sequences = problem.batch.view(),
+                         .scores = scores.data(),
+                         .scores_stride = scores.size()},
+                        parallel);
   return scores;
 }
 
@@ -307,6 +322,13 @@ struct AttendProblem {
             v.values<Real>(k0, k1),
             dense ? reference::every_visible(batch.spans[n]) : pairs_of(mask, batch, n)};
   }
+  // For the plain implementation.
+  template <typename Real>
+  reference::AttendInput<Real> plain_input(std::size_t n) const {
+    reference::AttendInput<Real> in = input<Real>(n);
+    in.kept = kept_as<Real>(dtype);
+    return in;
+  }
 };
 
 struct AttendResult {
@@ -317,15 +339,15 @@ inline AttendResult run_attend(AttendProblem& problem, const Parallel& parallel,
                                Layout layout = Layout::tokens_first) {
   AttendResult result{Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size, layout),
                       Tensor(real_of(problem.dtype), problem.batch.queries(), problem.heads, 1)};
-  attend({.shape = problem.shape(),
-          .q = problem.q.rows(),
-          .k = problem.k.rows(),
-          .v = problem.v.rows(),
-          .mask = problem.mask_view(),
-          .sequences = problem.batch.view(),
-          .out = result.out.rows(),
-          .lse = result.lse.data()},
-         parallel);
+  backend::attend({.shape = problem.shape(),
+                   .q = problem.q.rows(),
+                   .k = problem.k.rows(),
+                   .v = problem.v.rows(),
+                   .mask = problem.mask_view(),
+                   .sequences = problem.batch.view(),
+                   .out = result.out.rows(),
+                   .lse = result.lse.data()},
+                  parallel);
   return result;
 }
 
@@ -334,9 +356,16 @@ void append(std::vector<Real>& all, const std::vector<Real>& part) {
   all.insert(all.end(), part.begin(), part.end());
 }
 
-inline const std::vector<DType>& every_dtype() {
-  static const std::vector<DType> types = {DType::f32, DType::f64, DType::bf16, DType::f16};
-  return types;
+inline const std::vector<DType>& every_dtype() { return backend::traits().dtypes; }
+inline bool takes_double() {
+  return std::find(every_dtype().begin(), every_dtype().end(), DType::f64) != every_dtype().end();
+}
+
+// Cases for every backend and, where it has matrix units, those for their shapes.
+template <typename Case>
+std::vector<Case> cases(std::vector<Case> all, const std::vector<Case>& of_matrix_units) {
+  if (backend::traits().matrix_units) append(all, of_matrix_units);
+  return all;
 }
 
 // Names of parameterised tests.
@@ -345,36 +374,43 @@ std::string case_name(const ::testing::TestParamInfo<std::tuple<DType, Case>>& p
   return concat(name_of(std::get<0>(parameter.param)), "_", std::get<1>(parameter.param).name);
 }
 
-// Runs a scope on one instruction set, and afterwards on the best again.
-class WithSimd {
+// Runs a scope in one of the backend's ways, and afterwards in the first again.
+class WithWay {
  public:
-  explicit WithSimd(const std::string& name) { use_simd(name); }
-  ~WithSimd() { use_simd(simd_available().front()); }
-  WithSimd(const WithSimd&) = delete;
-  WithSimd& operator=(const WithSimd&) = delete;
+  explicit WithWay(const std::string& way) { backend::use_way(way); }
+  ~WithWay() { backend::use_way(backend::ways().front()); }
+  WithWay(const WithWay&) = delete;
+  WithWay& operator=(const WithWay&) = delete;
 };
 
 template <typename Body>
-void on_every_simd(const Body& body) {
-  for (const std::string& name : simd_available()) {
-    SCOPED_TRACE(name);
-    const WithSimd scope(name);
+void in_every_way(const Body& body) {
+  for (const std::string& way : backend::ways()) {
+    SCOPED_TRACE(way);
+    const WithWay scope(way);
     body();
   }
 }
 
-// A test of every storage type on every instruction set that the machine has.
+// Where a chunk of about `step` queries that begins with query `begin` ends, such that cutting there changes
+// no bit of an operator that treats tiles of queries together.
+inline std::int64_t end_of_chunk(const reference::Span& span, std::int64_t begin, std::int64_t step) {
+  const std::int64_t tile = backend::traits().tile, position = span.first + begin + step;
+  return std::min((position + tile - 1) / tile * tile - span.first, span.queries);
+}
+
+// A test of every storage type in every way that the backend has on this machine.
 class EveryWay : public ::testing::TestWithParam<std::tuple<DType, std::string>> {
  protected:
-  EveryWay() : simd_(std::get<1>(GetParam())) {}
+  EveryWay() : way_(std::get<1>(GetParam())) {}
   DType dtype() const { return std::get<0>(GetParam()); }
 
  private:
-  WithSimd simd_;
+  WithWay way_;
 };
 
-inline auto every_way() {
-  return ::testing::Combine(::testing::ValuesIn(every_dtype()), ::testing::ValuesIn(simd_available()));
+inline auto every_way(const std::vector<DType>& dtypes = every_dtype()) {
+  return ::testing::Combine(::testing::ValuesIn(dtypes), ::testing::ValuesIn(backend::ways()));
 }
 
 inline std::string way_name(const ::testing::TestParamInfo<EveryWay::ParamType>& parameter) {

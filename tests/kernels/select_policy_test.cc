@@ -41,7 +41,7 @@ bool is_empty_with_nan(const SelectResult& result, std::int64_t t) {
 
 class SelectBits : public ::testing::TestWithParam<std::tuple<DType, std::string, ScoreForm>> {
  protected:
-  SelectBits() : simd_(std::get<1>(GetParam())) {}
+  SelectBits() : way_(std::get<1>(GetParam())) {}
   DType dtype() const { return std::get<0>(GetParam()); }
   ScoreForm form() const { return std::get<2>(GetParam()); }
   IndexerProblem problem(const Batch& batch, std::uint64_t seed) const {
@@ -52,7 +52,7 @@ class SelectBits : public ::testing::TestWithParam<std::tuple<DType, std::string
   }
 
  private:
-  WithSimd simd_;
+  WithWay way_;
 };
 
 TEST_P(SelectBits, IgnoreBatchNeighboursAndChunks) {
@@ -76,6 +76,7 @@ TEST_P(SelectBits, IgnoreBatchNeighboursAndChunks) {
 }
 
 TEST_P(SelectBits, IgnoreThreads) {
+  if (!backend::traits().threads) GTEST_SKIP() << "this backend has no threads of the caller";
   // Many chunks of queries, and a single query, whose keys the threads share.
   IndexerProblem single = problem({{1, 3000, 2999}}, 32);
   IndexerProblem many = mixed();
@@ -215,25 +216,25 @@ TEST_P(SelectBits, EveryOutputIsOptional) {
                      .budget = kBudget,
                      .sequences = all.batch.view(),
                      .mask = only_mask.mask.view()};
-  select(args, serial());
+  backend::select(args, serial());
   EXPECT_TRUE(same_selection(only_mask, expected));
   args.mask = Mask();
   args.k_t = only_rest.k_t.data();
   args.variance = only_rest.variance.fill([] { return 0; }).data();
   args.threshold = only_rest.threshold.fill([] { return 0; }).data();
   args.tie_cut = only_rest.tie_cut.data();
-  select(args, serial());
+  backend::select(args, serial());
   EXPECT_TRUE(same_selection(only_rest, expected));
 }
 
 std::string name_of_way(const ::testing::TestParamInfo<SelectBits::ParamType>& parameter) {
-  const auto& [type, simd, form] = parameter.param;
-  return concat(name_of(type), "_", simd, form == ScoreForm::relu ? "_relu" : "_sigmoid");
+  const auto& [type, way, form] = parameter.param;
+  return concat(name_of(type), "_", way, form == ScoreForm::relu ? "_relu" : "_sigmoid");
 }
 
 INSTANTIATE_TEST_SUITE_P(Select, SelectBits,
                          ::testing::Combine(::testing::ValuesIn(every_dtype()),
-                                            ::testing::ValuesIn(simd_available()),
+                                            ::testing::ValuesIn(backend::ways()),
                                             ::testing::Values(ScoreForm::sigmoid, ScoreForm::relu)),
                          name_of_way);
 
@@ -241,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(Select, SelectBits,
 
 TEST(SelectArguments, NothingToDoIsFine) {
   for (const Batch& batch : {Batch{}, Batch{{0, 0, 0}}, Batch{{0, 9, 9}, {0, 0, 0}}}) {
-    IndexerProblem problem(DType::f32, batch, 2, 8, ScoreForm::sigmoid, Layout::tokens_first, 1);
+    IndexerProblem problem(backend::any_dtype(), batch, 2, 8, ScoreForm::sigmoid, Layout::tokens_first, 1);
     const SelectResult result = run_select(problem, kBudget, serial());
     run_select_mask(problem, result, serial());
     run_index_scores(problem, serial());
@@ -287,19 +288,19 @@ void expect_common_refusals(const std::string& op, const Args& good,
 }
 
 TEST(SelectArguments, MistakesAreNamed) {
-  IndexerProblem problem(DType::f32, {{3, 40, 37}, {2, 5, 3}}, 2, 8, ScoreForm::sigmoid, Layout::tokens_first,
-                         1);
+  IndexerProblem problem(backend::any_dtype(), {{3, 40, 37}, {2, 5, 3}}, 2, 8, ScoreForm::sigmoid,
+                         Layout::tokens_first, 1);
   SelectResult result = run_select(problem, kBudget, serial());
-  const SelectArgs good = {.dtype = DType::f32,
+  const SelectArgs good = {.dtype = backend::any_dtype(),
                            .indexer = problem.view(),
                            .budget = kBudget,
                            .sequences = problem.batch.view(),
                            .mask = result.mask.view()};
-  expect_common_refusals("select", good, &select);
+  expect_common_refusals("select", good, &backend::select);
   const auto wrong = [&](const std::string& argument, const std::function<void(SelectArgs&)>& change) {
     SelectArgs args = good;
     change(args);
-    return refuses("select", argument, [&] { select(args, serial()); });
+    return refuses("select", argument, [&] { backend::select(args, serial()); });
   };
   EXPECT_TRUE(wrong("budget.min", [](SelectArgs& a) { a.budget.min = a.budget.max + 1; }));
   EXPECT_TRUE(wrong("budget.min", [](SelectArgs& a) { a.budget.min = 0; }));
@@ -311,20 +312,20 @@ TEST(SelectArguments, MistakesAreNamed) {
 }
 
 TEST(SelectMaskArguments, MistakesAreNamed) {
-  IndexerProblem problem(DType::f32, {{3, 40, 37}, {2, 5, 3}}, 2, 8, ScoreForm::sigmoid, Layout::tokens_first,
-                         1);
+  IndexerProblem problem(backend::any_dtype(), {{3, 40, 37}, {2, 5, 3}}, 2, 8, ScoreForm::sigmoid,
+                         Layout::tokens_first, 1);
   SelectResult result = run_select(problem, kBudget, serial());
-  const SelectMaskArgs good = {.dtype = DType::f32,
+  const SelectMaskArgs good = {.dtype = backend::any_dtype(),
                                .indexer = problem.view(),
                                .sequences = problem.batch.view(),
                                .threshold = result.threshold.data(),
                                .tie_cut = result.tie_cut.data(),
                                .mask = result.mask.view()};
-  expect_common_refusals("select_mask", good, &select_mask);
+  expect_common_refusals("select_mask", good, &backend::select_mask);
   const auto wrong = [&](const std::string& argument, const std::function<void(SelectMaskArgs&)>& change) {
     SelectMaskArgs args = good;
     change(args);
-    return refuses("select_mask", argument, [&] { select_mask(args, serial()); });
+    return refuses("select_mask", argument, [&] { backend::select_mask(args, serial()); });
   };
   EXPECT_TRUE(wrong("threshold", [](SelectMaskArgs& a) { a.threshold = nullptr; }));
   EXPECT_TRUE(wrong("tie_cut", [](SelectMaskArgs& a) { a.tie_cut = nullptr; }));
@@ -333,19 +334,19 @@ TEST(SelectMaskArguments, MistakesAreNamed) {
 }
 
 TEST(IndexScoresArguments, MistakesAreNamed) {
-  IndexerProblem problem(DType::f32, {{3, 40, 37}, {2, 5, 3}}, 2, 8, ScoreForm::sigmoid, Layout::tokens_first,
-                         1);
+  IndexerProblem problem(backend::any_dtype(), {{3, 40, 37}, {2, 5, 3}}, 2, 8, ScoreForm::sigmoid,
+                         Layout::tokens_first, 1);
   Tensor scores(DType::f32, 5, 1, 40);
-  const IndexScoresArgs good = {.dtype = DType::f32,
+  const IndexScoresArgs good = {.dtype = backend::any_dtype(),
                                 .indexer = problem.view(),
                                 .sequences = problem.batch.view(),
                                 .scores = scores.data(),
                                 .scores_stride = 40};
-  expect_common_refusals("index_scores", good, &index_scores);
+  expect_common_refusals("index_scores", good, &backend::index_scores);
   const auto wrong = [&](const std::string& argument, const std::function<void(IndexScoresArgs&)>& change) {
     IndexScoresArgs args = good;
     change(args);
-    return refuses("index_scores", argument, [&] { index_scores(args, serial()); });
+    return refuses("index_scores", argument, [&] { backend::index_scores(args, serial()); });
   };
   EXPECT_TRUE(wrong("scores", [](IndexScoresArgs& a) { a.scores = nullptr; }));
   EXPECT_TRUE(wrong("scores_stride", [](IndexScoresArgs& a) { a.scores_stride = 39; }));

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "backend.h"
 #include "gsa/dtype.h"
 #include "gsa/error.h"
 #include "gsa/tensor_view.h"
-#include "kernels/common/simd.h"
 
 namespace gsa::testing {
 
@@ -95,6 +95,7 @@ enum class Layout {
   tokens_first,  // [tokens, heads, size], contiguous
   heads_first,   // [heads, tokens, size]: a transposed view
   gaps,          // space between rows and heads, data not aligned to more than an element
+  wide_gaps,     // the same in steps of 8 elements, so that rows stay aligned
 };
 
 class Tensor {
@@ -113,6 +114,11 @@ class Tensor {
       head_stride_ = size + 3;
       token_stride_ = heads * head_stride_ + 5;
       offset_ = 1;
+      elements = offset_ + tokens * token_stride_;
+    } else if (layout == Layout::wide_gaps) {
+      head_stride_ = (size + 15) / 8 * 8;
+      token_stride_ = heads * head_stride_ + 24;
+      offset_ = 8;
       elements = offset_ + tokens * token_stride_;
     }
     bytes_.resize(static_cast<std::size_t>(elements) * size_of(dtype));
@@ -256,15 +262,33 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
   return ::testing::AssertionSuccess();
 }
 
+// As same_bits on a backend where a query's bits depend on its own selection alone. Where they depend on the
+// earlier queries of its tile too, roundings may differ: each side errs by one of the stored type (and by
+// some in float, where the order of sums differs).
+inline ::testing::AssertionResult same_up_to_tiles(const Tensor& a, const Tensor& b) {
+  if (backend::traits().tile == 1) return same_bits(a, b);
+  const std::vector<double> x = a.values<double>(), y = b.values<double>();
+  double largest = 0;
+  for (const double value : y) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);
+  const double bound = 4 * (rounding_unit(a.dtype()) + 8 * rounding_unit(DType::f32)) * largest;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const bool same = std::isfinite(y[i]) ? std::abs(x[i] - y[i]) <= bound
+                                          : std::isnan(x[i]) == std::isnan(y[i]) && !std::isfinite(x[i]);
+    if (!same) return ::testing::AssertionFailure() << "at " << i << ": " << x[i] << " and " << y[i];
+  }
+  return ::testing::AssertionSuccess();
+}
+
 // How large the error of a result may be: factor times the error of the plain implementation, and never less
 // than rounding the largest value to the type the result is stored in, as often as `roundings` says. Where
 // larger terms cancel on the way to the result, `terms` is their size times the roundings they went through
-// in the type of the arithmetic.
+// in the type of the arithmetic. `defined` comes on top: what the backend's own definition differs by.
 struct Tolerance {
   double factor;
   DType stored;
   double roundings;
   double terms;
+  double defined = 0;
 };
 inline Tolerance forward_tolerance(DType stored, double roundings = 1, double terms = 0) {
   return {2, stored, roundings, terms};
@@ -299,10 +323,9 @@ template <typename Exact, typename Plain>
                real_unit = rounding_unit(real_of(tolerance.stored));
   const Exact floor = std::max(static_cast<Exact>(tolerance.roundings * stored_unit) * largest,
                                static_cast<Exact>(tolerance.terms * real_unit));
-  // SSE4 has no fused multiply-add: every step rounds twice. In 16 bits the one rounding at the end outweighs
-  // that.
-  const Exact slack = simd_in_use() == "SSE4" && size_of(tolerance.stored) > 2 ? 2 : 1;
-  const Exact bound = slack * std::max(static_cast<Exact>(tolerance.factor) * plain_error, floor);
+  const Exact slack = backend::error_slack(tolerance.stored);
+  const Exact bound = slack * std::max(static_cast<Exact>(tolerance.factor) * plain_error, floor) +
+                      static_cast<Exact>(tolerance.defined);
   if (error <= bound) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure()
          << "at " << worst << ": " << got[worst] << ", expected " << exact[worst] << "; error " << error

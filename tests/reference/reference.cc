@@ -16,6 +16,11 @@ Real dot(const Real* a, const Real* b, std::int64_t size) {
 }
 
 template <typename Real>
+Real keep(Kept<Real> kept, Real x) {
+  return kept == nullptr ? x : kept(x);
+}
+
+template <typename Real>
 Real sigmoid(Real x) {
   return 1 / (1 + std::exp(-x));
 }
@@ -144,7 +149,7 @@ AttendOutput<Real> attend(const AttendInput<Real>& in) {
       Real* out = &result.out[(i * in.heads + h) * in.size];
       if (keys.empty()) std::fill_n(out, in.size, std::numeric_limits<Real>::quiet_NaN());
       for (std::size_t n = 0; n < keys.size(); ++n) {
-        const Real p = std::exp(logits[n] - lse);
+        const Real p = keep(in.kept, std::exp(logits[n] - lse));
         const Real* v = &in.v[(keys[n] * in.kv_heads + h / group) * in.size];
         for (std::int64_t c = 0; c < in.size; ++c) out[c] += p * v[c];
       }
@@ -168,9 +173,10 @@ AttendGradients<Real> attend_backward(const AttendInput<Real>& in, const AttendO
         const std::int64_t key = (s * in.kv_heads + h / group) * in.size;
         const Real p = std::exp(logit(in, i, h, s) - forward.lse[i * in.heads + h]);
         const Real dp = dot(&dout[row], &in.v[key], in.size);
-        const Real da = p * (dp - delta) * static_cast<Real>(in.scale);
+        const Real da = keep(in.kept, p * (dp - delta) * static_cast<Real>(in.scale));
+        const Real kept_p = keep(in.kept, p);
         for (std::int64_t c = 0; c < in.size; ++c) {
-          g.dv[key + c] += p * dout[row + c];
+          g.dv[key + c] += kept_p * dout[row + c];
           g.dq[row + c] += da * in.k[key + c];
           g.dk[key + c] += da * in.q[row + c];
         }
@@ -240,7 +246,7 @@ KlGradients<Real> indexer_kl_backward(const KlInput<Real>& in, const std::vector
         const Real value = relu ? std::max(pre, Real(0)) : sigmoid(pre);
         const Real slope = relu ? Real(pre > 0) : value * (1 - value);
         const Real d_pre = d_score * x.w[head] * slope;
-        const Real d_dot = d_pre * static_cast<Real>(x.scale);
+        const Real d_dot = keep(in.attention.kept, d_pre * static_cast<Real>(x.scale));
         g.dw[head] += d_score * value;
         if (!x.bias.empty()) g.dbias[j] += d_pre;
         for (std::int64_t c = 0; c < x.size; ++c) {

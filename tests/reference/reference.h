@@ -64,6 +64,11 @@ Choice<Real> choose(const Real* scores, std::int64_t visible, std::int64_t k);
 
 // ---- attend
 
+// How a factor of a second product (probabilities, their gradients) is kept between the products. Matrix
+// units take factors in the storage type of the inputs, so that an implementation on them rounds here.
+template <typename Real>
+using Kept = Real (*)(Real);
+
 template <typename Real>
 struct AttendInput {
   Span span;
@@ -75,6 +80,7 @@ struct AttendInput {
   std::vector<Real> k;  // [keys, kv_heads, size]
   std::vector<Real> v;  // [keys, kv_heads, size]
   Pairs pairs;
+  Kept<Real> kept = nullptr;  // null: as it is
 };
 
 template <typename Real>

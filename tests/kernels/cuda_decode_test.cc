@@ -1,0 +1,437 @@
+// decode: the selection of select(), attention and gate against the reference, pages, lengths that change
+// under a captured graph, neighbours, NaN policy, arguments.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "cuda_call.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/decode/decode_cuda.h"
+#include "problems.h"
+
+namespace gsa::testing {
+namespace {
+
+enum class GateKind { none, element_wise, head_wise };
+
+struct Case {
+  const char* name;
+  std::vector<std::int64_t> lengths;
+  std::int64_t queries = 1, page_size = 64;
+  std::int64_t heads = 4, kv_heads = 2, size = 64;
+  std::int64_t index_heads = 4, index_size = 64;  // no heads: dense
+  Budget budget = {BudgetMode::fixed, 40, 8, 300};
+  GateKind gate = GateKind::element_wise;
+  ScoreForm form = ScoreForm::sigmoid;
+  Layout layout = Layout::tokens_first;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+const std::vector<Case> kCases = {
+    {"one_key", {1}},
+    {"lengths", {1, 2, 7, 8, 9, 63, 64, 65, 127, 1023, 1024, 1025, 2500}},
+    {"page_8", {1500, 300}, 1, 8},
+    {"page_1024", {2500, 1024}, 1, 1024},
+    {"queries_2", {1100, 2, 700}, 2},
+    {"queries_4_page_16", {1030, 4, 2049}, 4, 16},
+    {"queries_16", {1030, 16}, 16},
+    {"group_16", {700}, 1, 64, 16, 1, 128},
+    {"group_20", {700}, 1, 64, 40, 2, 64},
+    {"size_256", {700, 300}, 1, 64, 4, 2, 256},
+    {"size_96", {700, 300}, 1, 64, 4, 4, 96},
+    {"odd_sizes", {700, 301}, 1, 64, 6, 2, 33, 3, 21},
+    {"gaps", {700, 301}, 2, 32, 6, 2, 40, 5, 24, {}, GateKind::head_wise, ScoreForm::sigmoid, Layout::gaps},
+    {"index_heads_1", {900}, 1, 64, 4, 2, 64, 1, 32},
+    {"index_heads_12_size_128", {900, 1200}, 3, 64, 4, 2, 64, 12, 128},
+    {"index_heads_128_size_256", {400}, 1, 64, 4, 2, 64, 128, 256},
+    {"relu",
+     {1500, 100},
+     2,
+     64,
+     4,
+     2,
+     64,
+     4,
+     64,
+     {BudgetMode::fixed, 40, 8, 300},
+     GateKind::none,
+     ScoreForm::relu},
+    {"inverse", {1500, 900, 200}, 2, 64, 4, 2, 64, 4, 64, {BudgetMode::inverse, 150, 8, 600, 0.01}},
+    {"proportional", {1500, 900, 200}, 1, 64, 4, 2, 64, 4, 64, {BudgetMode::proportional, 150, 8, 600, 0.03}},
+    {"dense", {1300, 1, 512, 513}, 1, 64, 4, 2, 64, 0},
+    {"dense_queries_3", {1300, 3, 512, 515}, 3, 16, 8, 1, 128, 0},
+};
+
+struct Result {
+  Tensor out, lse;
+  std::vector<std::int32_t> k_t;
+};
+
+::testing::AssertionResult same(const Result& a, const Result& b) {
+  if (a.k_t != b.k_t) return ::testing::AssertionFailure() << "k_t differ";
+  const ::testing::AssertionResult out = same_bits(a.out, b.out);
+  return out ? same_bits(a.lse, b.lse) : out;
+}
+
+struct Problem {
+  Case c;
+  DType dtype;
+  IndexerProblem indexer;
+  AttendProblem attention;
+  Tensor gate;
+  // The cache: as many pages as the sequences need and two more, in random order; unused rows are NaN.
+  Tensor k, v, index_k;
+  std::vector<std::int32_t> table, lengths;
+  std::int64_t blocks = 0, max_length = 0;
+
+  Problem(DType type, const Case& what, std::uint64_t seed = 1) : c(what), dtype(type) {
+    Batch batch;
+    std::int64_t pages = 2;
+    for (const std::int64_t length : c.lengths) {
+      batch.spans.push_back({c.queries, length, length - c.queries});
+      lengths.push_back(static_cast<std::int32_t>(length));
+      pages += blocks_of(length);
+    }
+    indexer = IndexerProblem(dtype, batch, std::max<std::int64_t>(c.index_heads, 1), c.index_size, c.form,
+                             c.layout, seed);
+    attention = AttendProblem(dtype, batch, c.heads, c.kv_heads, c.size, c.index_heads == 0 ? -1 : 0.5,
+                              c.layout, seed + 1);
+    Random random(seed + 2);
+    gate = Tensor(dtype, batch.queries(), c.heads, c.gate == GateKind::head_wise ? 1 : c.size, c.layout);
+    gate.fill([&] { return 2 * random.normal(); });
+    max_length = batch.longest();
+    blocks = blocks_of(max_length) + 1;
+
+    std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
+    std::iota(order.begin(), order.end(), 0);
+    for (std::size_t i = order.size(); i > 1; --i) {
+      std::swap(order[i - 1], order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
+    }
+    table.assign(c.lengths.size() * static_cast<std::size_t>(blocks), 1 << 28);  // where nobody may look
+    k = Tensor(dtype, pages * c.page_size, c.kv_heads, c.size, c.layout);
+    v = k;
+    index_k = Tensor(dtype, pages * c.page_size, 1, c.index_size, c.layout);
+    std::size_t next = 0;
+    for (std::size_t n = 0; n < c.lengths.size(); ++n) {
+      for (std::int64_t b = 0; b < blocks_of(c.lengths[n]); ++b) {
+        table[n * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(b)] = order[next++];
+      }
+    }
+    write_cache();
+  }
+
+  std::int64_t blocks_of(std::int64_t length) const { return (length + c.page_size - 1) / c.page_size; }
+
+  // The row of the cache where position s of sequence n lies.
+  std::int64_t row_of(std::size_t n, std::int64_t s) const {
+    const std::int64_t at = static_cast<std::int64_t>(n) * blocks + s / c.page_size;
+    return table[static_cast<std::size_t>(at)] * c.page_size + s % c.page_size;
+  }
+
+  void write_cache() {
+    for (std::size_t n = 0; n < c.lengths.size(); ++n) {
+      for (std::int64_t s = 0; s < c.lengths[n]; ++s) {
+        const std::int64_t from = attention.batch.k_begin(n) + s, to = row_of(n, s);
+        for (std::int64_t d = 0; d < c.index_size; ++d) index_k.set(to, 0, d, indexer.k.at(from, 0, d));
+        for (std::int64_t h = 0; h < c.kv_heads; ++h) {
+          for (std::int64_t d = 0; d < c.size; ++d) {
+            k.set(to, h, d, attention.k.at(from, h, d));
+            v.set(to, h, d, attention.v.at(from, h, d));
+          }
+        }
+      }
+    }
+  }
+
+  ConstPages pages(const ConstRows& rows) const {
+    return {rows.data, rows.token_stride * c.page_size, rows.token_stride, rows.head_stride};
+  }
+
+  // Arguments with `sequences` sequences from number `first` on, in device memory of `call`.
+  DecodeArgs arguments(CudaCall& call, Result& result, std::int64_t first, std::int64_t sequences) const {
+    const std::int64_t rows = sequences * c.queries, begin = first * c.queries;
+    const std::int64_t cache = k.tokens();
+    const auto from = [&](const Tensor& x) {
+      ConstRows r = x.rows();
+      r.data = static_cast<const char*>(r.data) +
+               begin * r.token_stride * static_cast<std::int64_t>(size_of(dtype));
+      return call.rows(r, rows, x.heads(), x.size(), dtype);
+    };
+    DecodeArgs a;
+    a.shape = attention.shape();
+    a.sequences = sequences;
+    a.queries = c.queries;
+    a.q = from(attention.q);
+    a.k = pages(call.rows(k.rows(), cache, c.kv_heads, c.size, dtype));
+    a.v = pages(call.rows(v.rows(), cache, c.kv_heads, c.size, dtype));
+    if (c.index_heads > 0) {
+      a.index_heads = c.index_heads;
+      a.index_head_size = c.index_size;
+      a.index_q = from(indexer.q);
+      a.index_w = from(indexer.w);
+      a.index_k = pages(call.rows(index_k.rows(), cache, 1, c.index_size, dtype));
+      a.index_bias =
+          call.input(indexer.bias.data(), c.index_heads * static_cast<std::int64_t>(size_of(dtype)));
+      a.index_scale = indexer.scale;
+      a.form = c.form;
+      a.budget = c.budget;
+    }
+    a.pages.page_size = c.page_size;
+    a.pages.block_table = call.array(&table[static_cast<std::size_t>(first * blocks)], sequences * blocks);
+    a.pages.blocks = blocks;
+    a.pages.length = call.array(&lengths[static_cast<std::size_t>(first)], sequences);
+    a.max_length = max_length;
+    if (c.gate != GateKind::none) a.gate = from(gate);
+    a.head_wise = c.gate == GateKind::head_wise;
+    result.out = Tensor(dtype, rows, c.heads, c.size, c.layout);
+    result.lse = Tensor(DType::f32, rows, c.heads, 1);
+    result.k_t.assign(static_cast<std::size_t>(rows), -7);
+    a.out = call.rows(result.out.rows(), rows, c.heads, c.size, dtype);
+    a.lse = call.output(result.lse.data(), rows * c.heads * 4);
+    a.k_t = call.array(result.k_t.data(), rows);
+    return a;
+  }
+
+  Result run(std::int64_t first = 0, std::int64_t sequences = -1) const {
+    if (sequences < 0) sequences = static_cast<std::int64_t>(c.lengths.size());
+    CudaCall call;
+    Result result;
+    const DecodeArgs args = arguments(call, result, first, sequences);
+    call.run([&](const cuda::Context& context) { cuda::decode(args, context); });
+    return result;
+  }
+};
+
+Case small(const char* name) {
+  return {name, {1500, 700, 65}, 2, 16, 4, 2, 64, 4, 64, {BudgetMode::inverse, 150, 8, 600, 0.01}};
+}
+
+class Decode : public ::testing::TestWithParam<std::tuple<DType, std::string, Case>> {
+ protected:
+  DType dtype() const { return std::get<0>(GetParam()); }
+  const Case& what() const { return std::get<2>(GetParam()); }
+
+ private:
+  WithWay way_{std::get<1>(GetParam())};
+};
+
+TEST_P(Decode, AgreesWithSelectAndReference) {
+  Problem problem(dtype(), what());
+  const Result result = problem.run();
+  if (what().index_heads > 0) {
+    SelectResult selection = run_select(problem.indexer, what().budget, serial());
+    EXPECT_EQ(result.k_t, selection.k_t);
+    problem.attention.mask = selection.mask;
+  }
+  std::vector<double> exact, exact_lse;
+  std::vector<float> plain, plain_lse;
+  const auto gated = [&](auto& out, std::size_t n) {
+    using Real = typename std::decay_t<decltype(out)>::value_type;
+    if (what().gate == GateKind::none) return out;
+    const std::int64_t begin = static_cast<std::int64_t>(n) * what().queries;
+    return reference::gate(out, problem.gate.values<Real>(begin, begin + what().queries));
+  };
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  for (std::size_t n = 0; n < what().lengths.size(); ++n) {
+    const auto e = reference::attend(problem.attention.input<double>(n));
+    const auto p = reference::attend(problem.attention.plain_input<float>(n));
+    append(exact, gated(e.out, n));
+    append(plain, gated(p.out, n));
+    append(exact_lse, e.lse);
+    append(plain_lse, p.lse);
+  }
+  EXPECT_TRUE(accurate(result.out, exact, plain, forward_tolerance(dtype(), 2)));
+  EXPECT_TRUE(accurate(result.lse, exact_lse, plain_lse, forward_tolerance(DType::f32, 4)));
+  EXPECT_TRUE(result.out.gaps_intact());
+}
+
+TEST_P(Decode, NeitherNeighboursNorTheBoundMatter) {
+  Problem problem(dtype(), what());
+  const Result all = problem.run();
+  for (std::size_t n = 0; n < what().lengths.size() && n < 4; ++n) {
+    problem.max_length = what().lengths[n] + static_cast<std::int64_t>(n % 2);
+    const Result alone = problem.run(static_cast<std::int64_t>(n), 1);
+    const std::int64_t begin = static_cast<std::int64_t>(n) * what().queries, end = begin + what().queries;
+    EXPECT_TRUE(same_bits(alone.out, all.out.slice(begin, end))) << n;
+    EXPECT_TRUE(same_bits(alone.lse, all.lse.slice(begin, end))) << n;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Decode,
+                         ::testing::Combine(::testing::Values(DType::bf16, DType::f16),
+                                            ::testing::ValuesIn(backend::ways()),
+                                            ::testing::ValuesIn(kCases)),
+                         [](const auto& parameter) {
+                           return concat(name_of(std::get<0>(parameter.param)), "_",
+                                         std::get<1>(parameter.param), "_",
+                                         std::get<2>(parameter.param).name);
+                         });
+
+TEST(DecodeRules, WaysAgree) {
+  const Problem problem(DType::bf16, small("ways"));
+  const Result expected = problem.run();
+  for (const std::string& way : backend::ways()) {
+    const WithWay with(way);
+    EXPECT_TRUE(same(problem.run(), expected)) << way;
+  }
+}
+
+TEST(DecodeRules, RepeatsItself) {
+  const Problem problem(DType::bf16, small("repeats"));
+  const Result expected = problem.run();
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(same(problem.run(), expected)) << i;
+}
+
+// A graph that was captured with some lengths replays with others.
+TEST(DecodeRules, GraphHoldsForOtherLengths) {
+  for (const std::int64_t index_heads : {4, 0}) {
+    Case c = small("graph");
+    c.index_heads = index_heads;
+    Problem problem(DType::bf16, c);
+    for (const std::vector<std::int32_t>& lengths :
+         {std::vector<std::int32_t>{1400, 3, 64}, {2, 700, 0}, {1500, 650, 65}}) {
+      CudaCall call;
+      Result replayed;
+      const DecodeArgs args = problem.arguments(call, replayed, 0, 3);
+      call.run([&](const cuda::Context& context) {
+        const cudaStream_t stream = cuda::stream_of(context.stream);
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+        cuda::decode(args, context);
+        cuda::check(cudaStreamEndCapture(stream, &graph), "capture");
+        cuda::check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+        cuda::check(cudaGraphLaunch(executable, stream), "launch");
+        std::int32_t* const there = const_cast<std::int32_t*>(args.pages.length);
+        const auto upload = [&](const std::vector<std::int32_t>& values) {
+          cuda::check(cudaMemcpyAsync(there, values.data(), 12, cudaMemcpyHostToDevice, stream), "upload");
+        };
+        upload(lengths);
+        cuda::check(cudaGraphLaunch(executable, stream), "launch");
+        upload(problem.lengths);  // inputs are checked to be as they were
+        cuda::check(cudaStreamSynchronize(stream), "graph");
+        cuda::check(cudaGraphExecDestroy(executable), "destroy");
+        cuda::check(cudaGraphDestroy(graph), "destroy");
+      });
+      Problem direct = problem;
+      direct.lengths = lengths;
+      EXPECT_TRUE(same(replayed, direct.run()));
+    }
+  }
+}
+
+TEST(DecodeRules, TheBudgetMayLieOnTheDevice) {
+  Problem problem(DType::bf16, small("device_budget"));
+  const Result expected = problem.run();
+  problem.c.budget.mean_variance = 7;  // not what counts
+  CudaCall call;
+  Result result;
+  DecodeArgs args = problem.arguments(call, result, 0, 3);
+  const double mean_variance = small("").budget.mean_variance;
+  args.budget.device_mean_variance = call.array(&mean_variance, 1);
+  call.run([&](const cuda::Context& context) { cuda::decode(args, context); });
+  EXPECT_TRUE(same(result, expected));
+}
+
+void expect_nan(const Result& result, std::int64_t row) {
+  EXPECT_EQ(result.k_t[static_cast<std::size_t>(row)], 0) << row;
+  for (std::int64_t h = 0; h < result.out.heads(); ++h) {
+    EXPECT_TRUE(std::isnan(result.lse.at(row, h))) << row;
+    for (std::int64_t d = 0; d < result.out.size(); ++d)
+      EXPECT_TRUE(std::isnan(result.out.at(row, h, d))) << row;
+  }
+}
+
+TEST(DecodeRules, QueriesWithoutKeysAreNan) {
+  for (const std::int64_t index_heads : {4, 0}) {
+    Case c = small("few");
+    c.index_heads = index_heads;
+    Problem problem(DType::bf16, c);
+    problem.lengths = {0, 1, 1600};  // none; less than queries; more than max_length
+    const Result result = problem.run();
+    for (const std::int64_t row : {0, 1, 2, 4, 5}) expect_nan(result, row);
+    EXPECT_EQ(result.k_t[3], 1);
+    EXPECT_FALSE(std::isnan(result.out.at(3)));
+  }
+}
+
+TEST(DecodeRules, AScoreThatIsNotFiniteMakesNan) {
+  for (const ScoreForm form : {ScoreForm::sigmoid, ScoreForm::relu}) {
+    Case c = small("bad");
+    c.form = form;
+    Problem problem(DType::bf16, c);
+    const Result before = problem.run();
+    problem.index_k.set(problem.row_of(1, 699), 0, 3, kNan);  // the last key: only the second query sees it
+    const Result after = problem.run();
+    expect_nan(after, 3);
+    for (const std::int64_t row : {0, 1, 2, 4, 5}) {
+      EXPECT_TRUE(same_bits(after.out.slice(row, row + 1), before.out.slice(row, row + 1))) << row;
+    }
+  }
+}
+
+TEST(DecodeRules, NanGoesNowhereFromKeysThatNobodySelects) {
+  Case c = small("clean");
+  c.queries = 1;
+  Problem problem(DType::bf16, c);
+  const Result before = problem.run();
+  const SelectResult selection = run_select(problem.indexer, c.budget, serial());
+  for (std::size_t n = 0; n < c.lengths.size(); ++n) {
+    for (std::int64_t s = 0; s < c.lengths[n]; ++s) {
+      if (selection.mask.get(static_cast<std::int64_t>(n), s)) continue;
+      problem.k.fill_token(problem.row_of(n, s), kNan);
+      problem.v.fill_token(problem.row_of(n, s), kNan);
+    }
+  }
+  EXPECT_TRUE(same(problem.run(), before));
+}
+
+TEST(DecodeRules, TiesGoToTheLowerPosition) {
+  for (const std::int64_t length : {300, 3000}) {
+    Case c = small("ties");
+    c.lengths = {length};
+    c.budget = {BudgetMode::fixed, 100, 8, 300};
+    Problem problem(DType::bf16, c);
+    problem.indexer.k.fill([] { return 0.5; });
+    problem.write_cache();
+    problem.attention.mask = run_select(problem.indexer, c.budget, serial()).mask;
+    for (std::int64_t s = 0; s < length; ++s) EXPECT_EQ(problem.attention.mask.get(0, s), s < 100) << s;
+    const auto exact = reference::attend(problem.attention.input<double>(0));
+    const auto plain = reference::attend(problem.attention.plain_input<float>(0));
+    EXPECT_TRUE(accurate(problem.run().lse, exact.lse, plain.lse, forward_tolerance(DType::f32, 4)));
+  }
+}
+
+TEST(DecodeRules, RefusesWhatCannotBe) {
+  const Problem problem(DType::bf16, small("refuses"));
+  const auto complains = [&](const char* argument, const std::function<void(DecodeArgs&)>& spoil) {
+    CudaCall call;
+    Result result;
+    DecodeArgs args = problem.arguments(call, result, 0, 3);
+    spoil(args);
+    return refuses("decode", argument,
+                   [&] { call.run([&](const cuda::Context& context) { cuda::decode(args, context); }); });
+  };
+  EXPECT_TRUE(complains("shape.dtype", [](DecodeArgs& a) { a.shape.dtype = DType::f32; }));
+  EXPECT_TRUE(complains("heads", [](DecodeArgs& a) { a.shape.heads = 5; }));
+  EXPECT_TRUE(complains("head_size", [](DecodeArgs& a) { a.shape.head_size = 257; }));
+  EXPECT_TRUE(complains("queries", [](DecodeArgs& a) { a.queries = 17; }));
+  EXPECT_TRUE(complains("sequences", [](DecodeArgs& a) { a.sequences = -1; }));
+  EXPECT_TRUE(complains("pages.page_size", [](DecodeArgs& a) { a.pages.page_size = 24; }));
+  EXPECT_TRUE(complains("pages.page_size", [](DecodeArgs& a) { a.pages.page_size = 4; }));
+  EXPECT_TRUE(complains("pages.blocks", [](DecodeArgs& a) { a.max_length = 5000; }));
+  EXPECT_TRUE(complains("pages.length", [](DecodeArgs& a) { a.pages.length = nullptr; }));
+  EXPECT_TRUE(complains("pages.block_table", [](DecodeArgs& a) { a.pages.block_table = nullptr; }));
+  EXPECT_TRUE(complains("max_length", [](DecodeArgs& a) { a.max_length = 0; }));
+  EXPECT_TRUE(complains("index_heads", [](DecodeArgs& a) { a.index_heads = 129; }));
+  EXPECT_TRUE(complains("index_head_size", [](DecodeArgs& a) { a.index_head_size = 0; }));
+  EXPECT_TRUE(complains("index_k", [](DecodeArgs& a) { a.index_k.data = nullptr; }));
+  EXPECT_TRUE(complains("budget.min", [](DecodeArgs& a) { a.budget.min = 9999; }));
+  EXPECT_TRUE(complains("q", [](DecodeArgs& a) { a.q.data = nullptr; }));
+  EXPECT_TRUE(complains("out", [](DecodeArgs& a) { a.out.data = nullptr; }));
+}
+
+}  // namespace
+}  // namespace gsa::testing

@@ -1,0 +1,82 @@
+// select on CUDA has two ways that must agree bit for bit: stored scores (few queries or short rows) and one
+// pass over the keys that collects what may be selected. Long problems, cut into pieces that are selected
+// from stored scores, tell.
+#include <gtest/gtest.h>
+
+#include "problems.h"
+
+namespace gsa::testing {
+namespace {
+
+// As many queries and keys as it takes for one pass.
+const Batch kLong = {{4400, 33000, 28600}};
+
+void expect_same_in_pieces(IndexerProblem& problem, const Budget& budget) {
+  const SelectResult all = run_select(problem, budget, serial());
+  const reference::Span& span = problem.batch.spans[0];
+  for (std::int64_t begin = 0; begin < span.queries; begin += 1100) {
+    const std::int64_t end = std::min(begin + 1100, span.queries);
+    IndexerProblem part = problem.part(0, begin, end, span.visible(end - 1));
+    const SelectResult got = run_select(part, budget, serial());
+    EXPECT_TRUE(same_bits(got.variance, all.variance.slice(begin, end)));
+    EXPECT_TRUE(same_bits(got.threshold, all.threshold.slice(begin, end)));
+    const std::int64_t words = mask_words(span.visible(end - 1));
+    for (std::int64_t t = begin; t < end; ++t) {
+      ASSERT_EQ(got.k_t[t - begin], all.k_t[t]) << t;
+      ASSERT_EQ(got.tie_cut[t - begin], all.tie_cut[t]) << t;
+      const auto* a = &got.mask.words[(t - begin) * got.mask.words_per_query];
+      const auto* b = &all.mask.words[t * all.mask.words_per_query];
+      ASSERT_TRUE(std::equal(a, a + words, b)) << "masks of query " << t << " differ";
+      ASSERT_TRUE(std::all_of(b + words, b + all.mask.words_per_query, [](std::uint32_t w) {
+        return w == 0;
+      })) << t;
+    }
+  }
+}
+
+class OnePass : public ::testing::TestWithParam<DType> {};
+
+TEST_P(OnePass, EqualsStoredScores) {
+  for (const ScoreForm form : {ScoreForm::sigmoid, ScoreForm::relu}) {
+    IndexerProblem usual(GetParam(), kLong, 4, 64, form, Layout::tokens_first, 51);
+    IndexerProblem other(GetParam(), kLong, 2, 24, form, Layout::tokens_first, 52);
+    const double mean = form == ScoreForm::sigmoid ? 0.1 : 0.8;
+    in_every_way([&] {
+      for (IndexerProblem* problem : {&usual, &other}) {
+        expect_same_in_pieces(*problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1});
+        expect_same_in_pieces(*problem, {BudgetMode::inverse, 700, 100, 2000, mean});
+      }
+    });
+  }
+}
+
+// Scores that come in few values: what reaches a bound may be most of the row, and its query is done again.
+TEST_P(OnePass, CutsTies) {
+  IndexerProblem problem(GetParam(), kLong, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 53);
+  for (const std::int64_t values : {4000, 7, 1}) {
+    for (std::int64_t s = values; s < problem.batch.keys(); ++s) {
+      for (std::int64_t c = 0; c < 64; ++c) problem.k.set(s, 0, c, problem.k.at(s % values, 0, c));
+    }
+    in_every_way([&] { expect_same_in_pieces(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1}); });
+  }
+}
+
+TEST_P(OnePass, EmptiesQueriesThatSeeNan) {
+  IndexerProblem problem(GetParam(), kLong, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 54);
+  problem.k.set(30000, 0, 11, kNan);
+  problem.w.set(40, 1, 0, kInf);
+  in_every_way([&] {
+    const Budget budget = {BudgetMode::inverse, 700, 100, 2000, 0.1};
+    const SelectResult all = run_select(problem, budget, serial());
+    for (std::int64_t t = 0; t < 4400; ++t) {
+      ASSERT_EQ(all.k_t[t] == 0, t == 40 || t >= 30000 - 28600) << t;
+    }
+    expect_same_in_pieces(problem, budget);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, OnePass, ::testing::Values(DType::bf16, DType::f16),
+                         [](const ::testing::TestParamInfo<DType>& p) { return name_of(p.param); });
+
+}  // namespace
+}  // namespace gsa::testing
