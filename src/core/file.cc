@@ -1,0 +1,127 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace gsa {
+namespace {
+
+[[noreturn]] void system_failure(const std::filesystem::path& path, const char* action, int error) {
+  throw Error(concat("file '", path.string(), "': cannot ", action, ": ", std::strerror(error)));
+}
+
+// Closes at the end of a scope; closing by hand where its result matters.
+class Descriptor {
+ public:
+  Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {
+    if (value_ < 0) system_failure(path, "open it", errno);
+  }
+  ~Descriptor() { ::close(value_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+std::size_t size_of_regular(const std::filesystem::path& path, const Descriptor& descriptor) {
+  struct stat info = {};
+  if (::fstat(descriptor.get(), &info) != 0) system_failure(path, "look at it", errno);
+  if (!S_ISREG(info.st_mode)) bad_file(path.string(), "a regular file", "something else");
+  return static_cast<std::size_t>(info.st_size);
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+}  // namespace
+
+void bad_file(const std::string& file, const std::string& expected, const std::string& got) {
+  throw Error(concat("file '", file, "': expected ", expected, ", got ", got));
+}
+
+std::string read_file(const std::filesystem::path& path, std::int64_t max_bytes) {
+  const Descriptor descriptor(path, O_RDONLY);
+  const std::size_t size = size_of_regular(path, descriptor);
+  if (size > static_cast<std::size_t>(max_bytes)) {
+    bad_file(path.string(), concat("at most ", max_bytes, " bytes"), concat(size));
+  }
+  std::string text(size, '\0');
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t got = ::read(descriptor.get(), text.data() + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) system_failure(path, "read it", errno);
+    if (got == 0) bad_file(path.string(), concat(size, " bytes"), concat(done, " (it shrank meanwhile)"));
+    done += static_cast<std::size_t>(got);
+  }
+  return text;
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor descriptor(path, O_RDONLY);
+  size_ = size_of_regular(path, descriptor);
+  if (size_ == 0) return;  // nothing to map
+  void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.get(), 0);
+  if (memory == MAP_FAILED) system_failure(path, "map it into memory", errno);
+  data_ = static_cast<const std::byte*>(memory);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+  static std::atomic<unsigned> counter{0};
+  temporary_ = folder_of(path) /
+               concat(".", path.filename().string(), ".", ::getpid(), ".", counter.fetch_add(1), ".tmp");
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail("create a file beside it");
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(const char* action) const { system_failure(path_, action, errno); }
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 30;  // one call writes less than 2 GiB
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kPiece));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write it");
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+  }
+}
+
+void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+void AtomicFile::commit() {
+  if (::fsync(descriptor_) != 0) fail("make it durable");
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail("close it");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("put it in place");
+  temporary_.clear();
+  sync_folder(folder_of(path_));
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
+  if (::fsync(descriptor.get()) != 0) system_failure(folder, "make the folder durable", errno);
+}
+
+}  // namespace gsa
