@@ -15,15 +15,9 @@
 #include "nn/config.h"
 #include "nn/indexer.h"
 #include "nn/rope.h"
+#include "nn/sequence_plan.h"
 
 namespace gsa::nn {
-
-// dense    every query attends to all it sees, the indexer rests
-// warmup   the same attention; the indexer learns to predict it, over all visible keys
-// sparse   the indexer selects; its loss runs over what it selected
-enum class Phase { dense, warmup, sparse };
-
-const char* name_of(Phase phase);
 
 struct ForwardOptions {
   // Packed input: int64 [sequences + 1] on the CPU, cumulative, from 0 to the number of tokens.
@@ -34,6 +28,9 @@ struct ForwardOptions {
   std::optional<Phase> phase = std::nullopt;
   bool want_kl = false;     // needs an indexer, and phase warmup or sparse
   bool want_stats = false;  // costs a second pass of attention where there is an indexer at work
+  // A forward pass that is run again (activation checkpointing): the running mean of the variance that the
+  // first one selected with. Absent: the layer's own, which a training pass then moves.
+  std::optional<at::Tensor> mean_variance = std::nullopt;
 };
 
 // In warm-up the selection is the one that the indexer would make.
@@ -61,6 +58,11 @@ class GatedSparseAttentionImpl : public torch::nn::Module {
   // running mean of the variance, after this batch has used it.
   ForwardResult forward(const at::Tensor& h, const ForwardOptions& options = {});
 
+  // The same in two steps, for a model whose layers share one plan. leading: h's shape but for d_model.
+  SequencePlan plan(at::IntArrayRef leading, at::ScalarType type, at::Device device,
+                    const ForwardOptions& options) const;
+  ForwardResult forward(const at::Tensor& h, const ForwardOptions& options, const SequencePlan& plan);
+
   const AttentionConfig& config() const { return config_; }
 
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
@@ -69,9 +71,11 @@ class GatedSparseAttentionImpl : public torch::nn::Module {
 
  private:
   Phase checked_phase(const ForwardOptions& options) const;
+  void check_input(const at::Tensor& h, bool packed) const;
 
   AttentionConfig config_;
   Rope rope_;
+  std::optional<Rope> indexer_rope_;
 };
 
 TORCH_MODULE(GatedSparseAttention);

@@ -177,7 +177,9 @@ std::string AttentionConfig::describe() const {
         << rope.yarn.beta_fast << ", " << rope.yarn.beta_slow << "; attention factor "
         << attention_factor(rope.yarn) << ')';
   }
-  out << "\ninit       std " << init_std << ", gates " << gate_init_std << '\n';
+  out << "\ninit       std " << init_std;
+  if (value_gate != GateKind::none || output_gate != GateKind::none) out << ", gates " << gate_init_std;
+  out << '\n';
   return out.str();
 }
 

@@ -6,10 +6,7 @@ namespace gsa::nn {
 
 using at::Tensor;
 
-IndexerImpl::IndexerImpl(const AttentionConfig& config)
-    : config_(config.indexer),
-      budget_(config.budget),
-      rope_(config.indexer_rope_size(), config.rope, /*with_attention_factor=*/false) {
+IndexerImpl::IndexerImpl(const AttentionConfig& config) : config_(config.indexer), budget_(config.budget) {
   auto linear = [&](const char* name, std::int64_t size) {
     auto module =
         register_module(name, torch::nn::Linear(torch::nn::LinearOptions(config.d_model, size).bias(false)));
@@ -29,9 +26,8 @@ IndexerImpl::IndexerImpl(const AttentionConfig& config)
   mean_variance = register_buffer("mean_variance", torch::tensor(-1.0, torch::kFloat64));
 }
 
-ops::IndexerInputs IndexerImpl::project(const Tensor& h, const Tensor& positions) {
+ops::IndexerInputs IndexerImpl::project(const Tensor& h, const RopeTables& tables) {
   const Tensor x = h.detach();
-  const RopeTables tables = rope_.tables(positions, x.scalar_type());
   const bool sigmoid = config_.form == ScoreForm::sigmoid;
 
   ops::IndexerInputs inputs;
@@ -59,13 +55,13 @@ ops::IndexerInputs IndexerImpl::at_temperature(ops::IndexerInputs inputs) const 
   return inputs;
 }
 
-ops::BudgetOptions IndexerImpl::budget() const {
+ops::BudgetOptions IndexerImpl::budget(const std::optional<Tensor>& mean) const {
   ops::BudgetOptions options;
   options.mode = name_of(budget_.mode);
   options.base = budget_.base;
   options.min = budget_.min;
   options.max = budget_.max;
-  options.mean_variance = mean_variance.clone();
+  options.mean_variance = mean.value_or(mean_variance).clone();
   return options;
 }
 

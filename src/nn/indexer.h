@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <optional>
 
 #include "nn/config.h"
 #include "nn/rope.h"
@@ -21,16 +22,18 @@ class IndexerImpl : public torch::nn::Module {
  public:
   explicit IndexerImpl(const AttentionConfig& config);
 
-  // h [T, d_model], positions [T] -> inputs of the operators, packed.
-  ops::IndexerInputs project(const at::Tensor& h, const at::Tensor& positions);
+  // h [T, d_model], tables of the indexer's RoPE for the tokens' positions -> inputs of the operators,
+  // packed.
+  ops::IndexerInputs project(const at::Tensor& h, const RopeTables& tables);
 
   // The same scores divided by the temperature, for the loss alone; where there is none, the inputs as they
   // are.
   bool has_temperature() const { return config_.temperature.learned || config_.temperature.value != 1; }
   ops::IndexerInputs at_temperature(ops::IndexerInputs inputs) const;
 
-  // The budget, with the running mean of the variance as it stands (a copy: a later update leaves it alone).
-  ops::BudgetOptions budget() const;
+  // The budget, with the given running mean of the variance or else the layer's as it stands (a copy: a later
+  // update leaves it alone).
+  ops::BudgetOptions budget(const std::optional<at::Tensor>& mean = std::nullopt) const;
 
   // {sum of Var_t, number of queries} as float64 [2], over the queries that see at least k_min tokens; the
   // variance of fewer scores says little. variance and visible: [T].
@@ -61,7 +64,6 @@ class IndexerImpl : public torch::nn::Module {
 
   IndexerConfig config_;
   BudgetConfig budget_;
-  Rope rope_;
 };
 
 TORCH_MODULE(Indexer);

@@ -1,0 +1,81 @@
+// What a model costs, counted by hand: parameters by component, floating-point operations, bytes. No torch
+// header; nothing is allocated or run. docs/model.md derives the formulas.
+//
+// One multiplication with its addition counts as two operations. Counted are matrix products, attention and
+// the indexer's scores; norms, rotations, activations and softmax are left out, as is usual (a few
+// thousandths). A sparse query is taken to attend to k_base keys (or to all it sees, where that is fewer):
+// adaptive budgets move around it.
+#pragma once
+
+#include <cstdint>
+
+#include "gsa/dtype.h"
+#include "nn/model_config.h"
+#include "nn/phase.h"
+
+namespace gsa::nn {
+
+// Of one layer, or of a whole model (embedding and output are 0 in a layer).
+struct ParameterCount {
+  std::int64_t embedding = 0;
+  std::int64_t output = 0;     // lm_head; 0 where it is the embedding
+  std::int64_t attention = 0;  // q, k, v and output projections
+  std::int64_t mlp = 0;
+  std::int64_t norms = 0;
+  std::int64_t value_gate = 0, output_gate = 0;
+  std::int64_t indexer = 0;
+
+  std::int64_t base() const { return embedding + output + attention + mlp + norms; }
+  std::int64_t added() const { return value_gate + output_gate + indexer; }
+  std::int64_t total() const { return base() + added(); }
+};
+
+ParameterCount count_layer(const ModelConfig& config);
+ParameterCount count_model(const ModelConfig& config);
+
+struct Operations {
+  double projections =
+      0;                 // attention's and the block's matrices, gates and the indexer's projections included
+  double attention = 0;  // q k and p v over the keys that are read
+  double indexer = 0;    // scores, and their gradient
+  double output = 0;     // the projection onto the vocabulary
+  double total() const { return projections + attention + indexer + output; }
+};
+
+struct CacheBytes {
+  double keys = 0, values = 0, index_keys = 0;  // of all layers
+  double total() const { return keys + values + index_keys; }
+};
+
+// One token that sees `length` tokens, itself included; one sequence.
+struct DecodeCost {
+  Operations operations;
+  double weight_bytes = 0;  // every matrix once; of the embedding one row
+  CacheBytes read;          // what of the cache is read: all index keys, k rows of keys and values
+};
+
+struct Cost {
+  double keys_per_query = 0;  // mean over the queries of a sequence
+  Operations prefill;         // one sequence of `length` tokens; logits of the last token only
+  DecodeCost decode;
+  CacheBytes cache;     // of one sequence of `length` tokens
+  Operations training;  // one sequence: forward and backward, without what is computed a second time
+  double sigmoids = 0;  // of a prefill's scores: a floor of its own on most machines (0 for ReLU)
+  double weight_bytes = 0;
+  double training_bytes = 0;  // weights, gradients, fp32 master weights and AdamW's two moments
+};
+
+struct CostOptions {
+  std::int64_t length = 4096;
+  DType dtype = DType::bf16;    // of weights, activations and cache
+  Phase phase = Phase::sparse;  // of training; dense for a model without an indexer
+};
+
+Cost estimate_cost(const ModelConfig& config, const CostOptions& options);
+
+// Pairs of a query and a key it reads, in a sequence of `length`: all visible ones, or at most k for each
+// query.
+double visible_pairs(std::int64_t length);
+double selected_pairs(std::int64_t length, std::int64_t k);
+
+}  // namespace gsa::nn

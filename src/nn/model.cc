@@ -1,0 +1,247 @@
+#include "nn/model.h"
+
+#include <cmath>
+#include <utility>
+
+#include "gsa/error.h"
+#include "nn/recompute.h"
+
+namespace gsa::nn {
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kOp = "nn::Model";
+
+ModelConfig validated(const ModelConfig& config) {
+  config.validate();
+  return config;
+}
+
+std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.sizes()); }
+
+double residual_std(const ModelConfig& config) {
+  const double std = config.attention.init_std;
+  return config.scale_residual_init ? std / std::sqrt(2.0 * static_cast<double>(config.layers)) : std;
+}
+
+torch::nn::Linear make_linear(std::int64_t from, std::int64_t to, double std) {
+  torch::nn::Linear linear(torch::nn::LinearOptions(from, to).bias(false));
+  torch::nn::init::normal_(linear->weight, 0.0, std);
+  return linear;
+}
+
+ForwardOptions layer_options(const ModelForwardOptions& options) {
+  return {.cu_seqlens = options.cu_seqlens,
+          .positions = options.positions,
+          .phase = options.phase,
+          .want_kl = options.want_kl,
+          .want_stats = options.want_stats,
+          .mean_variance = std::nullopt};
+}
+
+// One block whose activations are computed again in the backward pass.
+ForwardResult run_again_in_backward(Block& block, const Tensor& x, const ForwardOptions& options,
+                                    const SequencePlan& plan) {
+  ForwardOptions again_options = options;
+  again_options.want_stats = false;
+  if (block->self_attn->indexer && plan.phase != Phase::dense) {
+    // The first pass selects with this and then moves it.
+    again_options.mean_variance = block->self_attn->indexer->mean_variance.clone();
+  }
+  ForwardResult result;
+  const auto tensors = [](const ForwardResult& r) {
+    return r.kl ? std::vector<Tensor>{r.out, *r.kl} : std::vector<Tensor>{r.out};
+  };
+  const Recomputable first = [&](const Tensor& input) {
+    result = block->forward(input, options, plan);
+    return tensors(result);
+  };
+  const Recomputable again = [block, again_options, plan, tensors](const Tensor& input) mutable {
+    return tensors(block->forward(input, again_options, plan));
+  };
+  std::vector<Tensor> parameters;
+  for (const Tensor& parameter : block->parameters()) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  const std::vector<Tensor> outputs = recompute(x, parameters, first, again);
+  result.out = outputs[0];
+  if (result.kl) result.kl = outputs[1];
+  return result;
+}
+
+}  // namespace
+
+RmsNormImpl::RmsNormImpl(std::int64_t size, double eps) : eps_(eps) {
+  weight = register_parameter("weight", torch::ones({size}));
+}
+
+Tensor RmsNormImpl::forward(const Tensor& x) { return at::rms_norm(x, weight.sizes(), weight, eps_); }
+
+SwiGluImpl::SwiGluImpl(const ModelConfig& config) {
+  const std::int64_t d = config.attention.d_model;
+  const double std = config.attention.init_std;
+  gate_proj = register_module("gate_proj", make_linear(d, config.intermediate, std));
+  up_proj = register_module("up_proj", make_linear(d, config.intermediate, std));
+  down_proj = register_module("down_proj", make_linear(config.intermediate, d, residual_std(config)));
+}
+
+Tensor SwiGluImpl::forward(const Tensor& x) { return down_proj(torch::silu(gate_proj(x)) * up_proj(x)); }
+
+BlockImpl::BlockImpl(const ModelConfig& config) {
+  const std::int64_t d = config.attention.d_model;
+  input_layernorm = register_module("input_layernorm", RmsNorm(d, config.rms_eps));
+  self_attn = register_module("self_attn", GatedSparseAttention(config.attention));
+  post_attention_layernorm = register_module("post_attention_layernorm", RmsNorm(d, config.rms_eps));
+  mlp = register_module("mlp", SwiGlu(config));
+  if (config.scale_residual_init) {
+    torch::nn::init::normal_(self_attn->o_proj->weight, 0.0, residual_std(config));
+  }
+}
+
+ForwardResult BlockImpl::forward(const Tensor& x, const ForwardOptions& options, const SequencePlan& plan) {
+  ForwardResult result = self_attn->forward(input_layernorm(x), options, plan);
+  const Tensor y = x + result.out;
+  result.out = y + mlp(post_attention_layernorm(y));
+  return result;
+}
+
+DecoderImpl::DecoderImpl(const ModelConfig& config) : vocab_size_(config.vocab_size) {
+  const std::int64_t d = config.attention.d_model;
+  embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab_size, d));
+  torch::nn::init::normal_(embed_tokens->weight, 0.0, config.attention.init_std);
+  torch::nn::ModuleList list;
+  for (std::int64_t n = 0; n < config.layers; ++n) {
+    layers.emplace_back(config);
+    list->push_back(layers.back());
+  }
+  register_module("layers", list);
+  norm = register_module("norm", RmsNorm(d, config.rms_eps));
+}
+
+Tensor DecoderImpl::embed(const Tensor& tokens, const ModelForwardOptions& options) {
+  const std::int64_t dims = options.cu_seqlens ? 1 : 2;
+  if (tokens.dim() != dims || tokens.scalar_type() != at::kLong) {
+    bad_argument(kOp, "tokens",
+                 concat("int64 ", options.cu_seqlens ? "[T] with" : "[B, L] without", " cu_seqlens"),
+                 shape_of(tokens));
+  }
+  const Tensor& weight = embed_tokens->weight;
+  if (tokens.device() != weight.device()) {
+    bad_argument(kOp, "tokens", concat("a tensor on ", weight.device(), ", where the weights are"),
+                 concat(tokens.device()));
+  }
+  // On a GPU a look at the values would be a wait; torch's own kernel stops there on an index out of range.
+  if (tokens.device().is_cpu() && tokens.numel() > 0) {
+    const std::int64_t low = tokens.min().item<std::int64_t>(), high = tokens.max().item<std::int64_t>();
+    if (low < 0 || high >= vocab_size_) {
+      bad_argument(kOp, "tokens", concat("numbers in 0 .. ", vocab_size_ - 1), concat(low < 0 ? low : high));
+    }
+  }
+  return torch::embedding(weight, tokens);
+}
+
+ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions& options) {
+  const ForwardOptions for_layers = layer_options(options);
+  Tensor x = embed(tokens, options);
+  const SequencePlan plan =
+      layers[0]->self_attn->plan(tokens.sizes(), x.scalar_type(), x.device(), for_layers);
+  const auto observe = [&](std::int64_t index) {
+    if (options.observe) options.observe(index, x.detach().reshape({plan.tokens, x.size(-1)}));
+  };
+
+  ModelResult result;
+  observe(0);
+  for (std::size_t n = 0; n < layers.size(); ++n) {
+    const bool again = options.checkpoint_activations && torch::GradMode::is_enabled();
+    ForwardResult layer = again ? run_again_in_backward(layers[n], x, for_layers, plan)
+                                : layers[n]->forward(x, for_layers, plan);
+    x = std::move(layer.out);
+    if (layer.kl) result.kl.push_back(std::move(*layer.kl));
+    if (layer.stats) result.stats.push_back(std::move(*layer.stats));
+    observe(static_cast<std::int64_t>(n) + 1);
+  }
+  result.hidden = norm(x);
+  return result;
+}
+
+const char* name_of(ParameterKind kind) {
+  switch (kind) {
+    case ParameterKind::base:
+      return "base";
+    case ParameterKind::indexer:
+      return "indexer";
+    case ParameterKind::gate:
+      return "gate";
+  }
+  bad_argument(kOp, "kind", "base, indexer or gate", concat(static_cast<int>(kind)));
+}
+
+ParameterKind kind_of_parameter(const std::string& name) {
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (has(".indexer.")) return ParameterKind::indexer;
+  if (has(".value_gate.") || has(".output_gate.")) return ParameterKind::gate;
+  return ParameterKind::base;
+}
+
+ModelImpl::ModelImpl(const ModelConfig& config) : config_(validated(config)) {
+  model = register_module("model", Decoder(config_));
+  if (!config_.tie_embeddings) {
+    const AttentionConfig& a = config_.attention;
+    lm_head = register_module("lm_head", make_linear(a.d_model, config_.vocab_size, a.init_std));
+  }
+}
+
+ModelResult ModelImpl::forward(const Tensor& tokens, const ModelForwardOptions& options) {
+  return model->forward(tokens, options);
+}
+
+Tensor ModelImpl::output_weight() const {
+  return config_.tie_embeddings ? model->embed_tokens->weight : lm_head->weight;
+}
+
+Tensor ModelImpl::logits(const Tensor& hidden) { return torch::linear(hidden, output_weight()); }
+
+ModelLoss ModelImpl::loss(const Tensor& tokens, const Tensor& targets, const ModelForwardOptions& options) {
+  if (targets.sizes() != tokens.sizes() || targets.scalar_type() != at::kLong) {
+    bad_argument(kOp, "targets", concat("int64 ", tokens.sizes(), ", as tokens"), shape_of(targets));
+  }
+  ModelResult result = forward(tokens, options);
+  const Tensor flat = targets.reshape({-1});
+  ModelLoss loss;
+  loss.sum = cross_entropy_sum(result.hidden.reshape({flat.size(0), config_.attention.d_model}),
+                               output_weight(), flat);
+  loss.count = (flat != kIgnoredTarget).sum();
+  loss.kl = std::move(result.kl);
+  loss.stats = std::move(result.stats);
+  return loss;
+}
+
+std::vector<ParameterGroup> ModelImpl::parameter_groups() const {
+  std::vector<ParameterGroup> groups;
+  for (const ParameterKind kind : {ParameterKind::base, ParameterKind::indexer, ParameterKind::gate}) {
+    for (const bool decay : {true, false}) {
+      ParameterGroup group{.kind = kind, .decay = decay, .names = {}, .parameters = {}};
+      for (const auto& item : named_parameters()) {
+        if (kind_of_parameter(item.key()) != kind || (item.value().dim() >= 2) != decay) continue;
+        group.names.push_back(item.key());
+        group.parameters.push_back(item.value());
+      }
+      if (!group.names.empty()) groups.push_back(std::move(group));
+    }
+  }
+  return groups;
+}
+
+void ModelImpl::set_learning(ParameterKind kind, bool learns) {
+  for (auto& item : named_parameters()) {
+    if (kind_of_parameter(item.key()) == kind) item.value().requires_grad_(learns);
+  }
+}
+
+Tensor total(const std::vector<Tensor>& terms) {
+  if (terms.empty()) return torch::zeros({});
+  return torch::stack(terms).sum();
+}
+
+}  // namespace gsa::nn

@@ -1,0 +1,116 @@
+#include "nn/recompute.h"
+
+#include <ATen/autocast_mode.h>
+
+#include <utility>
+
+namespace gsa::nn {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The settings of autocast on one device.
+struct Autocast {
+  explicit Autocast(at::DeviceType type)
+      : device(type),
+        enabled(at::autocast::is_autocast_enabled(type)),
+        dtype(at::autocast::get_autocast_dtype(type)),
+        cache(at::autocast::is_autocast_cache_enabled()) {}
+
+  void set() const {
+    at::autocast::set_autocast_enabled(device, enabled);
+    at::autocast::set_autocast_dtype(device, dtype);
+    at::autocast::set_autocast_cache_enabled(cache);
+  }
+
+  at::DeviceType device;
+  bool enabled;
+  at::ScalarType dtype;
+  bool cache;
+};
+
+// Settings for a scope. The cache of casts stays off inside: a cast of a weight that was made without a graph
+// must not be found by a pass that needs one.
+class AutocastScope {
+ public:
+  explicit AutocastScope(Autocast wanted) : before_(wanted.device) {
+    wanted.cache = false;
+    wanted.set();
+  }
+  ~AutocastScope() { before_.set(); }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  Autocast before_;
+};
+
+// What the backward pass needs besides tensors; travels through the context as an opaque object.
+struct Again : torch::CustomClassHolder {
+  Again(Recomputable f, Autocast a) : function(std::move(f)), autocast(a) {}
+  Recomputable function;
+  Autocast autocast;
+};
+
+class Recompute : public torch::autograd::Function<Recompute> {
+ public:
+  static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList parameters,
+                               const Recomputable& first, const Recomputable& again) {
+    const Autocast autocast(x.device().type());
+    context->set_materialize_grads(false);  // an output that nobody used has no gradient, rather than zeros
+    variable_list saved = {x};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
+    context->save_for_backward(std::move(saved));
+    context->saved_data["x_requires_grad"] = x.requires_grad();
+    context->saved_data["again"] = c10::IValue::make_capsule(c10::make_intrusive<Again>(again, autocast));
+    const AutocastScope scope(autocast);
+    return first(x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const auto capsule = context->saved_data["again"].toCapsule();
+    const Again& again = static_cast<const Again&>(*capsule);
+
+    variable_list outputs, output_gradients, inputs;
+    Tensor x = saved[0].detach();
+    {
+      const torch::AutoGradMode with_graph(true);
+      const AutocastScope scope(again.autocast);
+      x.requires_grad_(context->saved_data["x_requires_grad"].toBool());
+      const variable_list results = again.function(x);
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        if (!gradients[i].defined() || !results[i].requires_grad()) continue;
+        outputs.push_back(results[i]);
+        output_gradients.push_back(gradients[i]);
+      }
+    }
+    // Slots of the inputs in the list that goes back: x, the parameters, and the two functions (never
+    // defined).
+    variable_list back(saved.size() + 2);
+    std::vector<std::size_t> slots;
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      const Tensor& input = i == 0 ? x : saved[i];
+      if (!input.requires_grad()) continue;
+      inputs.push_back(input);
+      slots.push_back(i);
+    }
+    if (outputs.empty() || inputs.empty()) return back;
+    const variable_list input_gradients =
+        torch::autograd::grad(outputs, inputs, output_gradients, /*retain_graph=*/false,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    for (std::size_t i = 0; i < slots.size(); ++i) back[slots[i]] = input_gradients[i];
+    return back;
+  }
+};
+
+}  // namespace
+
+std::vector<Tensor> recompute(const Tensor& x, const std::vector<Tensor>& parameters,
+                              const Recomputable& first, const Recomputable& again) {
+  return Recompute::apply(x, at::TensorList(parameters), first, again);
+}
+
+}  // namespace gsa::nn

@@ -1,0 +1,249 @@
+#include "nn/config_json.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "core/json.h"
+#include "model/errors.h"
+
+namespace gsa::nn {
+namespace {
+
+using gsa::testing::expect_error;
+
+ConfigFile parse(const std::string& text) { return config_from_json(text, "config.json"); }
+
+void expect_same(const ModelConfig& a, const ModelConfig& b) {
+  EXPECT_EQ(config_to_json({a, DType::f32}), config_to_json({b, DType::f32}));
+}
+
+TEST(ConfigJson, EveryPresetAndSystemComesBack) {
+  for (const std::string& preset : ModelConfig::preset_names()) {
+    for (const std::string& system : system_names()) {
+      SCOPED_TRACE(preset + " " + system);
+      ModelConfig config = ModelConfig::preset(preset);
+      apply(config, system_by_name(system));
+      const ConfigFile back = parse(config_to_json({config, DType::bf16}));
+      expect_same(config, back.config);
+      EXPECT_EQ(back.dtype, DType::bf16);
+      EXPECT_EQ(system_of(back.config.attention), system_by_name(system));
+    }
+  }
+}
+
+TEST(ConfigJson, EveryFieldComesBack) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  config.vocab_size = 301;
+  config.layers = 5;
+  config.intermediate = 77;
+  config.rms_eps = 3e-7;
+  config.tie_embeddings = false;
+  config.bos_id = 5;
+  config.eos_ids = {7, 8};
+  AttentionConfig& a = config.attention;
+  a.d_model = 36;
+  a.heads = 6;
+  a.kv_heads = 3;
+  a.head_size = 10;
+  a.init_std = 0.013;
+  a.gate_init_std = 0.0017;
+  a.value_gate = GateKind::headwise;
+  a.output_gate = GateKind::none;
+  a.indexer = {.heads = 3,
+               .head_size = 12,
+               .form = ScoreForm::relu,
+               .rope_fraction = 1,
+               .temperature = {0.3, true},
+               .mean_variance_momentum = 0.95};
+  a.budget = {BudgetMode::proportional, 33, 11, 99};
+  a.dense_below = 17;
+  a.rope.theta = 500000;
+  extend(config, 2.5);
+  a.rope.yarn.beta_fast = 31;
+  a.rope.yarn.beta_slow = 2;
+  a.rope.yarn.attention_factor = 1.25;
+  const ModelConfig back = parse(config_to_json({config, std::nullopt})).config;
+  expect_same(config, back);
+  const AttentionConfig& b = back.attention;
+  EXPECT_EQ(back.eos_ids, config.eos_ids);
+  EXPECT_EQ(back.bos_id, 5);
+  EXPECT_EQ(back.max_positions, 2560);
+  EXPECT_EQ(back.trained_length(), 1024);
+  EXPECT_EQ(b.budget.mode, BudgetMode::proportional);
+  EXPECT_EQ(b.budget.max, 99);
+  EXPECT_EQ(b.indexer.temperature.learned, true);
+  EXPECT_EQ(b.indexer.rope_fraction, 1);
+  EXPECT_EQ(b.rope.theta, 500000);
+  EXPECT_EQ(b.rope.yarn.attention_factor, 1.25);
+  EXPECT_EQ(b.rope.yarn.beta_fast, 31);
+  EXPECT_EQ(b.dense_below, 17);
+  EXPECT_EQ(b.value_gate, GateKind::headwise);
+  EXPECT_EQ(b.gate_init_std, 0.0017);
+  EXPECT_FALSE(parse(config_to_json({config, std::nullopt})).dtype.has_value());
+}
+
+TEST(ConfigJson, StandardIsPlainLlama) {
+  ModelConfig config = ModelConfig::preset("small");
+  apply(config, System::standard);
+  const Json json = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(json["model_type"], "llama");
+  EXPECT_EQ(json["architectures"], Json::array({"LlamaForCausalLM"}));
+  for (const char* key : {"index_topk", "sparse_attention", "value_gate", "gate_init_std", "dense_below"}) {
+    EXPECT_FALSE(json.contains(key)) << key;
+  }
+  apply(config, System::gated_only);
+  const Json gated = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(gated["model_type"], "gsa");
+  EXPECT_FALSE(gated.contains("index_topk"));
+  EXPECT_EQ(gated["sparse_attention"], false);
+}
+
+// As transformers 4 writes it, with its usual company.
+constexpr const char* kLlama2 = R"({
+  "_name_or_path": "x", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008,
+  "max_position_embeddings": 4096, "model_type": "llama", "num_attention_heads": 32,
+  "num_hidden_layers": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+  "tie_word_embeddings": false, "torch_dtype": "float16", "transformers_version": "4.31.0",
+  "use_cache": true, "vocab_size": 32000})";
+
+TEST(ConfigJson, ReadsWhatOthersWrite) {
+  const ConfigFile file = parse(kLlama2);
+  EXPECT_EQ(system_of(file.config.attention), System::standard);
+  EXPECT_EQ(file.config.attention.kv_heads, 32);  // as many as heads where the file does not say
+  EXPECT_EQ(file.config.attention.head_size, 128);
+  EXPECT_EQ(file.config.bos_id, 1);
+  EXPECT_EQ(file.config.eos_ids, std::vector<std::int64_t>{2});
+  EXPECT_EQ(file.dtype, DType::f16);
+  // transformers 5: dtype, and positions in one object.
+  Json json = Json::parse(kLlama2);
+  json.erase("torch_dtype");
+  json.erase("rope_scaling");
+  json["dtype"] = "bfloat16";
+  json["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "default"}};
+  json["num_key_value_heads"] = 8;
+  json["eos_token_id"] = Json::array({3, 4});
+  const ConfigFile newer = parse(json.dump());
+  EXPECT_EQ(newer.dtype, DType::bf16);
+  EXPECT_EQ(newer.config.attention.rope.theta, 500000);
+  EXPECT_EQ(newer.config.attention.kv_heads, 8);
+  EXPECT_EQ(newer.config.eos_ids, (std::vector<std::int64_t>{3, 4}));
+}
+
+struct BadFile {
+  const char* name;
+  std::function<void(Json&)> damage;
+  std::vector<std::string> parts;
+};
+
+class BadFiles : public ::testing::TestWithParam<BadFile> {};
+
+TEST_P(BadFiles, SayWhatIsWrong) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  Json json = Json::parse(config_to_json({config, DType::f32}));
+  GetParam().damage(json);
+  for (const std::string& part : GetParam().parts) {
+    expect_error([&] { parse(json.dump()); }, {"file 'config.json'", part});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ConfigJson, BadFiles,
+    ::testing::Values(
+        BadFile{"no_type", [](Json& j) { j.erase("model_type"); }, {"the key 'model_type'", "got none"}},
+        BadFile{
+            "other_type", [](Json& j) { j["model_type"] = "mamba"; }, {"\"gsa\" or \"llama\"", "\"mamba\""}},
+        BadFile{
+            "misspelt", [](Json& j) { j["index_topK"] = 3; }, {"'index_topK' (did you mean 'index_topk'?)"}},
+        BadFile{"unknown", [](Json& j) { j["flux_capacitor"] = 3; }, {"'flux_capacitor'"}},
+        BadFile{"missing", [](Json& j) { j.erase("index_budget"); }, {"the key 'index_budget'"}},
+        BadFile{"llama_with_ours", [](Json& j) { j["model_type"] = "llama"; }, {"keys that are known here"}},
+        BadFile{
+            "dense_with_index", [](Json& j) { j["sparse_attention"] = false; }, {"keys that are known here"}},
+        BadFile{
+            "text_number", [](Json& j) { j["vocab_size"] = "258"; }, {"'vocab_size' to be a whole number"}},
+        BadFile{"fraction",
+                [](Json& j) { j["vocab_size"] = 258.5; },
+                {"'vocab_size' to be a whole number", "258.5"}},
+        BadFile{"unsigned_beyond", [](Json& j) { j["vocab_size"] = UINT64_MAX; }, {"a whole number"}},
+        BadFile{"negative", [](Json& j) { j["num_hidden_layers"] = -1; }, {"layers", "-1"}},
+        BadFile{"absurd",
+                [](Json& j) {
+                  j["num_hidden_layers"] = 60000;
+                  j["intermediate_size"] = 2000000000;
+                },
+                {"10^15 parameters"}},
+        BadFile{"zero_heads", [](Json& j) { j["num_attention_heads"] = 0; }, {"heads", "0"}},
+        BadFile{"gate_name",
+                [](Json& j) { j["value_gate"] = "elementwize"; },
+                {"key 'value_gate'", "did you mean 'elementwise'?"}},
+        BadFile{"gate_type", [](Json& j) { j["value_gate"] = true; }, {"'value_gate' to be a name", "true"}},
+        BadFile{"budget_name",
+                [](Json& j) { j["index_budget"] = "inverted"; },
+                {"inverse, proportional or fixed"}},
+        BadFile{"budget_range", [](Json& j) { j["index_topk"] = 4; }, {"budget.base", "4"}},
+        BadFile{"bool_number", [](Json& j) { j["tie_word_embeddings"] = 1; }, {"true or false"}},
+        BadFile{
+            "activation", [](Json& j) { j["hidden_act"] = "gelu"; }, {"'hidden_act' to be \"silu\"", "gelu"}},
+        BadFile{"bias", [](Json& j) { j["attention_bias"] = true; }, {"'attention_bias' to be false"}},
+        BadFile{"rope_type",
+                [](Json& j) {
+                  j["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}};
+                },
+                {"'rope_scaling.rope_type'", "\"llama3\""}},
+        BadFile{"rope_key",
+                [](Json& j) {
+                  j["rope_scaling"] = {{"rope_type", "yarn"},
+                                       {"factor", 8},
+                                       {"original_max_position_embeddings", 64},
+                                       {"mscale", 1}};
+                },
+                {"'rope_scaling.mscale'"}},
+        BadFile{"rope_factor",
+                [](Json& j) {
+                  j["rope_scaling"] = {{"rope_type", "yarn"}};
+                },
+                {"'rope_scaling.factor'"}},
+        BadFile{"rope_both",
+                [](Json& j) {
+                  j["rope_scaling"] = {{"rope_type", "default"}};
+                  j["rope_parameters"] = {{"rope_type", "default"}};
+                },
+                {"both"}},
+        BadFile{"rope_number", [](Json& j) { j["rope_scaling"] = 4; }, {"an object"}},
+        BadFile{"eos_beyond", [](Json& j) { j["eos_token_id"] = 258; }, {"eos_ids", "258"}},
+        BadFile{"eos_text", [](Json& j) { j["eos_token_id"] = "</s>"; }, {"a token's number"}},
+        BadFile{"bos_list",
+                [](Json& j) {
+                  j["bos_token_id"] = Json::array({1, 2});
+                },
+                {"one token"}},
+        BadFile{"dtype", [](Json& j) { j["torch_dtype"] = "int8"; }, {"'torch_dtype'", "\"int8\""}}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST(ConfigJson, WhatIsNoObject) {
+  for (const char* text : {"", "[]", "3", "{", "{} x", "{\"a\":1,}", "// x\n{}", "{\"a\":NaN}", "\xff"}) {
+    expect_error([&] { parse(text); }, {"file 'config.json'", "expected", "got"});
+  }
+}
+
+// ---- the strict reader beneath ----
+
+TEST(Json, DuplicateKeysAreRefusedAtAnyDepth) {
+  expect_error([] { parse_json(R"({"a":1,"b":2,"a":3})", "f"); }, {"file 'f'", "every key once", "\"a\""});
+  expect_error([] { parse_json(R"({"x":[{"a":1,"a":1}]})", "f"); }, {"every key once"});
+  EXPECT_NO_THROW(parse_json(R"({"a":{"a":1},"b":[{"a":1},{"a":2}]})", "f"));
+}
+
+TEST(Json, DepthAndStrayBytesAreRefused) {
+  EXPECT_NO_THROW(parse_json(std::string(64, '[') + std::string(64, ']'), "f"));
+  expect_error([] { parse_json(std::string(65, '[') + std::string(65, ']'), "f"); }, {"at most 64 levels"});
+  expect_error([] { parse_json(std::string(1'000'000, '['), "f"); }, {"at most 64 levels"});
+  expect_error([] { parse_json(std::string("{}\0", 3), "f"); }, {"a byte 0"});
+  expect_error([] { parse_json("1e999", "f"); }, {"JSON"});
+}
+
+}  // namespace
+}  // namespace gsa::nn

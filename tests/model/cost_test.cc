@@ -1,0 +1,177 @@
+// Every figure here was computed by hand from the sizes beside it.
+#include "nn/cost.h"
+
+#include <gtest/gtest.h>
+
+#include "model/errors.h"
+
+namespace gsa::nn {
+namespace {
+
+using gsa::testing::expect_error;
+
+TEST(Parameters, OfThePapersModel) {
+  const ModelConfig config = ModelConfig::preset("paper-1.7b");
+  const ParameterCount layer = count_layer(config);
+  EXPECT_EQ(layer.attention, 10'485'760);  // 2048 x 128 x (16 + 4 + 4 + 16)
+  EXPECT_EQ(layer.mlp, 33'816'576);        // 3 x 2048 x 5504
+  EXPECT_EQ(layer.norms, 4096);
+  EXPECT_EQ(layer.value_gate, 1'049'088);   // 512 x (2048 + 1)
+  EXPECT_EQ(layer.output_gate, 4'196'352);  // 2048 x (2048 + 1)
+  EXPECT_EQ(layer.indexer, 663'556);        // 2048 x (256 + 64 + 4) + 4
+  const ParameterCount model = count_model(config);
+  EXPECT_EQ(model.embedding, 311'164'928);  // 151,936 x 2048
+  EXPECT_EQ(model.output, 311'164'928);
+  EXPECT_EQ(model.base(), 1'685'686'272);
+  EXPECT_EQ(model.added(), 141'815'904);
+  // Not the paper's 4.4 %: 13.3 % of a layer, 8.4 % of the model.
+  EXPECT_NEAR(static_cast<double>(layer.added()) / static_cast<double>(layer.base()), 0.1334, 1e-4);
+  EXPECT_NEAR(static_cast<double>(model.added()) / static_cast<double>(model.base()), 0.0841, 1e-4);
+}
+
+TEST(Parameters, OfTheOtherPresets) {
+  ModelConfig small = ModelConfig::preset("small");
+  EXPECT_EQ(count_layer(small).base(), 2'819'072);  // 655,360 + 2,162,688 + 1,024
+  EXPECT_EQ(count_model(small).base(), 39'330'304);
+  small.tie_embeddings = false;
+  EXPECT_EQ(count_model(small).base(), 56'107'520);
+  const ParameterCount seven = count_layer(ModelConfig::preset("llama-7b-class"));
+  EXPECT_EQ(seven.base(), 218'112'000);
+  EXPECT_EQ(seven.added(), 22'303'748);  // about 10 %
+  EXPECT_NEAR(static_cast<double>(count_model(ModelConfig::preset("llama-7b-class")).base()), 7.24e9, 0.01e9);
+}
+
+TEST(Parameters, FollowTheSwitches) {
+  ModelConfig config = ModelConfig::preset("paper-1.7b");
+  apply(config, System::standard);
+  EXPECT_EQ(count_model(config).added(), 0);
+  apply(config, System::gated_only);
+  EXPECT_EQ(count_layer(config).indexer, 0);
+  EXPECT_EQ(count_layer(config).value_gate, 1'049'088);
+  config.attention.value_gate = GateKind::headwise;
+  config.attention.output_gate = GateKind::none;
+  EXPECT_EQ(count_layer(config).value_gate, 4 * 2049);
+  EXPECT_EQ(count_layer(config).output_gate, 0);
+  apply(config, System::sparse_only);
+  EXPECT_EQ(count_layer(config).indexer, 663'552);  // no bias with ReLU
+}
+
+TEST(Pairs, AreSumsOverQueries) {
+  EXPECT_EQ(visible_pairs(5), 15);
+  EXPECT_EQ(selected_pairs(5, 3), 1 + 2 + 3 + 3 + 3);
+  EXPECT_EQ(selected_pairs(5, 9), 15);
+  EXPECT_EQ(selected_pairs(1, 1), 1);
+}
+
+// d 8, 2/1 heads of 4, SwiGLU 16, vocabulary 10, one layer; indexer 2 heads of 4; k 3; 5 tokens, 2 bytes
+// each. Matrices: 192 (attention) + 384 (MLP) + 32 + 64 (gates) + 112 (indexer) = 784 weights.
+ModelConfig by_hand() {
+  ModelConfig config;
+  config.vocab_size = 10;
+  config.layers = 1;
+  config.intermediate = 16;
+  config.attention.d_model = 8;
+  config.attention.heads = 2;
+  config.attention.kv_heads = 1;
+  config.attention.head_size = 4;
+  config.attention.indexer.heads = 2;
+  config.attention.indexer.head_size = 4;
+  config.attention.budget = {BudgetMode::inverse, 3, 1, 4};
+  return config;
+}
+
+TEST(Cost, OfPrefillAndDecodeByHand) {
+  const Cost cost = estimate_cost(by_hand(), {.length = 5, .dtype = DType::bf16, .phase = Phase::sparse});
+  EXPECT_EQ(cost.keys_per_query, 12.0 / 5);
+  EXPECT_EQ(cost.prefill.projections, 2 * 5 * 784);
+  EXPECT_EQ(cost.prefill.attention, 4 * 8 * 12);
+  EXPECT_EQ(cost.prefill.indexer, 2 * (2 * 4 + 2) * 15);
+  EXPECT_EQ(cost.prefill.output, 2 * 10 * 8);
+  EXPECT_EQ(cost.prefill.total(), 7840 + 384 + 300 + 160);
+  EXPECT_EQ(cost.sigmoids, 2 * 15);
+  EXPECT_EQ(cost.decode.operations.projections, 2 * 784);
+  EXPECT_EQ(cost.decode.operations.attention, 4 * 8 * 3);
+  EXPECT_EQ(cost.decode.operations.indexer, 20 * 5);
+  EXPECT_EQ(cost.cache.keys, 5 * 4 * 2);
+  EXPECT_EQ(cost.cache.values, 5 * 4 * 2);
+  EXPECT_EQ(cost.cache.index_keys, 5 * 4 * 2);
+  EXPECT_EQ(cost.decode.read.keys, 3 * 4 * 2);
+  EXPECT_EQ(cost.decode.read.index_keys, 5 * 4 * 2);
+  // 10 x 8 twice, 192 + 384 + 3 x 8 (norms), gates 4 x 9 + 8 x 9, indexer 112 + 2.
+  const double parameters = 80 + 80 + 192 + 384 + 24 + 36 + 72 + 114;
+  EXPECT_EQ(cost.weight_bytes, 2 * parameters);
+  EXPECT_EQ(cost.decode.weight_bytes, 2 * (parameters - 80));
+  EXPECT_EQ(cost.training_bytes, 16 * parameters);  // 2 + 2, master 4, moments 8
+}
+
+TEST(Cost, OfTrainingByHand) {
+  const auto training = [](Phase phase) {
+    return estimate_cost(by_hand(), {.length = 5, .dtype = DType::bf16, .phase = phase}).training;
+  };
+  // Sparse: three times forward, but the indexer's projections pass no gradient on to their input.
+  EXPECT_EQ(training(Phase::sparse).projections, 3 * 7840 - 2 * 5 * 112);
+  EXPECT_EQ(training(Phase::sparse).attention, 3 * 384);
+  EXPECT_EQ(training(Phase::sparse).indexer, 20 * (15 + 2 * 12));
+  EXPECT_EQ(training(Phase::sparse).output, 3 * 2 * 5 * 80);
+  // Dense: as if there were no indexer.
+  ModelConfig gated = by_hand();
+  apply(gated, System::gated_only);
+  const Operations dense =
+      estimate_cost(gated, {.length = 5, .dtype = DType::bf16, .phase = Phase::dense}).training;
+  EXPECT_EQ(training(Phase::dense).projections, dense.projections);
+  EXPECT_EQ(training(Phase::dense).attention, dense.attention);
+  EXPECT_EQ(dense.projections, 3 * 2 * 5 * (784 - 112));
+  EXPECT_EQ(dense.attention, 3 * 4 * 8 * 15);
+  EXPECT_EQ(dense.indexer, 0);
+  // Warm-up: the base runs forward, the indexer learns over all visible keys.
+  EXPECT_EQ(training(Phase::warmup).projections, 7840 + 2 * 5 * 112);
+  EXPECT_EQ(training(Phase::warmup).attention, 4 * 8 * 15);
+  EXPECT_EQ(training(Phase::warmup).indexer, 3 * 20 * 15);
+  EXPECT_EQ(training(Phase::warmup).output, 0);
+}
+
+TEST(Cost, DenseSystemsReadEverything) {
+  ModelConfig config = by_hand();
+  apply(config, System::standard);
+  const Cost cost = estimate_cost(config, {.length = 5, .dtype = DType::f32, .phase = Phase::dense});
+  EXPECT_EQ(cost.prefill.attention, 4 * 8 * 15);
+  EXPECT_EQ(cost.prefill.indexer, 0);
+  EXPECT_EQ(cost.sigmoids, 0);
+  EXPECT_EQ(cost.cache.index_keys, 0);
+  EXPECT_EQ(cost.decode.read.keys, 5 * 4 * 4);
+  EXPECT_EQ(cost.training_bytes, 16 * static_cast<double>(count_model(config).total()));  // 4 + 4, moments 8
+}
+
+// The design's own figures: a 7B-class layer's decode at 128K reads 25 MB instead of 537 MB.
+TEST(Cost, OfOneLayerAt128K) {
+  ModelConfig config = ModelConfig::preset("llama-7b-class");
+  config.layers = 1;
+  const CostOptions options = {.length = 131072, .dtype = DType::bf16, .phase = Phase::sparse};
+  const CacheBytes sparse = estimate_cost(config, options).decode.read;
+  EXPECT_EQ(sparse.index_keys, 16'777'216);
+  EXPECT_EQ(sparse.keys + sparse.values, 8'388'608);
+  EXPECT_NEAR(sparse.total(), 25.2e6, 0.1e6);
+  apply(config, System::standard);
+  const Cost dense = estimate_cost(config, {.length = 131072, .dtype = DType::bf16, .phase = Phase::dense});
+  EXPECT_EQ(dense.decode.read.total(), 536'870'912);
+}
+
+TEST(Cost, DenseBelowIsHonoured) {
+  ModelConfig config = by_hand();
+  config.attention.dense_below = 6;
+  const Cost cost = estimate_cost(config, {.length = 5, .dtype = DType::bf16, .phase = Phase::sparse});
+  EXPECT_EQ(cost.prefill.attention, 4 * 8 * 15);
+  EXPECT_EQ(cost.prefill.indexer, 0);
+}
+
+TEST(Cost, RefusesWhatMakesNoSense) {
+  expect_error([] { estimate_cost(by_hand(), {.length = 0, .dtype = DType::bf16, .phase = Phase::sparse}); },
+               {"length", "got 0"});
+  ModelConfig config = by_hand();
+  apply(config, System::standard);
+  expect_error([&] { estimate_cost(config, {.length = 5, .dtype = DType::bf16, .phase = Phase::sparse}); },
+               {"phase", "got sparse"});
+}
+
+}  // namespace
+}  // namespace gsa::nn

@@ -1,0 +1,165 @@
+#include "nn/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "core/suggest.h"
+#include "model/errors.h"
+#include "nn/phase.h"
+
+namespace gsa::nn {
+namespace {
+
+using gsa::testing::expect_error;
+
+TEST(Presets, AreExactlyAsPublished) {
+  const ModelConfig paper = ModelConfig::preset("paper-1.7b");
+  EXPECT_EQ(paper.layers, 24);
+  EXPECT_EQ(paper.attention.d_model, 2048);
+  EXPECT_EQ(paper.attention.heads, 16);
+  EXPECT_EQ(paper.attention.kv_heads, 4);
+  EXPECT_EQ(paper.attention.head_size, 128);
+  EXPECT_EQ(paper.intermediate, 5504);
+  EXPECT_EQ(paper.vocab_size, 151936);
+  EXPECT_FALSE(paper.tie_embeddings);
+  EXPECT_EQ(paper.max_positions, 4096);
+  EXPECT_EQ(paper.attention.indexer.heads, 4);
+  EXPECT_EQ(paper.attention.indexer.head_size, 64);
+  EXPECT_EQ(paper.attention.budget.base, 2048);
+
+  const ModelConfig small = ModelConfig::preset("small");
+  EXPECT_EQ(small.layers, 8);
+  EXPECT_EQ(small.attention.d_model, 512);
+  EXPECT_EQ(small.attention.heads, 8);
+  EXPECT_EQ(small.attention.kv_heads, 2);
+  EXPECT_EQ(small.attention.head_size, 64);
+  EXPECT_EQ(small.intermediate, 1408);
+  EXPECT_EQ(small.vocab_size, 32768);
+
+  const ModelConfig seven = ModelConfig::preset("llama-7b-class");
+  EXPECT_EQ(seven.attention.d_model, 4096);
+  EXPECT_EQ(seven.attention.heads, 32);
+  EXPECT_EQ(seven.attention.kv_heads, 8);
+  EXPECT_EQ(seven.attention.budget.min, 256);
+  EXPECT_EQ(seven.attention.budget.max, 4096);
+}
+
+TEST(Presets, TakeEverySystem) {
+  for (const std::string& preset : ModelConfig::preset_names()) {
+    for (const std::string& name : system_names()) {
+      ModelConfig config = ModelConfig::preset(preset);
+      const auto sizes = config.attention.budget.base;
+      const System system = system_by_name(name);
+      apply(config, system);
+      EXPECT_NO_THROW(config.validate());
+      EXPECT_EQ(system_of(config.attention), system);
+      EXPECT_EQ(config.attention.budget.base, sizes);
+      EXPECT_NE(config.describe().find(name), std::string::npos);
+    }
+    EXPECT_EQ(system_of(ModelConfig::preset(preset).attention), System::gsa);
+  }
+}
+
+TEST(Systems, GoingAwayAndBackChangesNothing) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  const std::string before = config.describe();
+  apply(config, System::sparse_only);
+  EXPECT_NE(config.describe(), before);
+  apply(config, System::standard);
+  apply(config, System::gsa);
+  EXPECT_EQ(config.describe(), before);
+}
+
+TEST(Systems, AnAblationIsNoneOfTheFour) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  config.attention.value_gate = GateKind::none;
+  EXPECT_FALSE(system_of(config.attention).has_value());
+  config = ModelConfig::preset("tiny");
+  config.attention.budget.mode = BudgetMode::fixed;
+  EXPECT_FALSE(system_of(config.attention).has_value());
+  EXPECT_NE(config.describe().find("an ablation"), std::string::npos);
+  // k is a number, not a switch.
+  config = ModelConfig::preset("tiny");
+  config.attention.budget.base = 32;
+  EXPECT_EQ(system_of(config.attention), System::gsa);
+}
+
+TEST(Names, ErrorsSuggest) {
+  expect_error([] { ModelConfig::preset("smal"); },
+               {"'preset'", "tiny, small, paper-1.7b or llama-7b-class", "did you mean 'small'?"});
+  expect_error([] { system_by_name("gated_only"); }, {"did you mean 'gated-only'?"});
+  expect_error([] { system_by_name("xyz"); }, {"got 'xyz'"});
+  expect_error([] { gate_kind_by_name("head"); }, {"none, elementwise or headwise"});
+  expect_error([] { score_form_by_name("Relu"); }, {"did you mean 'relu'?"});
+  expect_error([] { budget_mode_by_name("fix"); }, {"inverse, proportional or fixed"});
+  expect_error([] { phase_by_name("warm-up"); }, {"did you mean 'warmup'?"});
+  EXPECT_EQ(score_form_by_name("relu"), ScoreForm::relu);
+  EXPECT_EQ(budget_mode_by_name("proportional"), BudgetMode::proportional);
+  EXPECT_EQ(gate_kind_by_name("headwise"), GateKind::headwise);
+  EXPECT_EQ(phase_by_name("sparse"), Phase::sparse);
+}
+
+TEST(Names, NearestIsNearEnoughOrNothing) {
+  const std::vector<std::string> known = {"length", "layers", "dtype"};
+  EXPECT_EQ(nearest_name("lenght", known), "length");
+  EXPECT_EQ(nearest_name("LAYERS", known), "layers");
+  EXPECT_EQ(nearest_name("typed", known), "");
+  EXPECT_EQ(nearest_name("", known), "");
+  EXPECT_EQ(nearest_name(std::string(1000, 'l'), known), "");
+  EXPECT_EQ(alternatives({"a"}), "a");
+  EXPECT_EQ(alternatives({"a", "b"}), "a or b");
+  EXPECT_EQ(alternatives({"a", "b", "c"}), "a, b or c");
+}
+
+TEST(Extension, KeepsTheTrainedLength) {
+  ModelConfig config = ModelConfig::preset("paper-1.7b");
+  extend(config, 32);
+  EXPECT_EQ(config.max_positions, 131072);
+  EXPECT_EQ(config.trained_length(), 4096);
+  EXPECT_NO_THROW(config.validate());
+  extend(config, 8);
+  EXPECT_EQ(config.max_positions, 32768);
+  extend(config, 1);
+  EXPECT_EQ(config.max_positions, 4096);
+  EXPECT_EQ(config.attention.rope.yarn.factor, 1);
+  expect_error([&] { extend(config, 0.5); }, {"factor", "0.5"});
+}
+
+struct BadModel {
+  const char* name;
+  std::function<void(ModelConfig&)> damage;
+  const char* field;
+};
+
+class BadModels : public ::testing::TestWithParam<BadModel> {};
+
+TEST_P(BadModels, ErrorNamesTheField) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  GetParam().damage(config);
+  expect_error([&] { config.validate(); },
+               {std::string("argument '") + GetParam().field + "'", "expected", "got"});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ModelConfig, BadModels,
+    ::testing::Values(BadModel{"vocab", [](auto& c) { c.vocab_size = 0; }, "vocab_size"},
+                      BadModel{"layers", [](auto& c) { c.layers = 0; }, "layers"},
+                      BadModel{"layers_many", [](auto& c) { c.layers = 1 << 20; }, "layers"},
+                      BadModel{"intermediate", [](auto& c) { c.intermediate = -4; }, "intermediate"},
+                      BadModel{"positions", [](auto& c) { c.max_positions = 0; }, "max_positions"},
+                      BadModel{"eps", [](auto& c) { c.rms_eps = 0; }, "rms_eps"},
+                      BadModel{"bos", [](auto& c) { c.bos_id = c.vocab_size; }, "bos_id"},
+                      BadModel{"eos", [](auto& c) { c.eos_ids = {-1}; }, "eos_ids"},
+                      BadModel{"attention", [](auto& c) { c.attention.heads = 0; }, "heads"},
+                      BadModel{"sum",
+                               [](auto& c) {
+                                 c.attention.d_model = 1 << 30;
+                                 c.intermediate = 1 << 30;
+                               },
+                               "layers"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace gsa::nn

@@ -1,0 +1,109 @@
+// Lets the Python tests make and run models: a folder in, a file of logits out.
+//
+//   model_probe make FOLDER [key=value ...]   saves a small standard model with random weights
+//   model_probe run FOLDER                    reads FOLDER/tokens.safetensors ("tokens", I64 [B, L]),
+//                                             writes FOLDER/logits.safetensors ("logits", F32 [B, L, V])
+//
+// Keys of make: layers, heads, kv_heads, head_size, tied (0 or 1), extend (YaRN factor), attention_factor,
+// bf16 (0 or 1).
+#include <torch/torch.h>
+
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "core/safetensors.h"
+#include "gsa/error.h"
+#include "nn/model_io.h"
+
+namespace gsa::nn {
+namespace {
+
+using Values = std::map<std::string, double>;
+
+Values parse_values(int count, char** words) {
+  Values values = {{"layers", 3}, {"heads", 4},  {"kv_heads", 2},         {"head_size", 16},
+                   {"tied", 0},   {"extend", 1}, {"attention_factor", 0}, {"bf16", 0}};
+  for (int i = 0; i < count; ++i) {
+    const std::string word = words[i];
+    const std::string key = word.substr(0, word.find('='));
+    if (!values.contains(key) || key.size() == word.size()) bad_argument("probe", "key", "key=value", word);
+    values[key] = std::stod(word.substr(key.size() + 1));
+  }
+  return values;
+}
+
+void make(const std::string& folder, const Values& values) {
+  const auto whole = [&](const char* key) { return static_cast<std::int64_t>(values.at(key)); };
+  ModelConfig config;
+  config.vocab_size = 131;
+  config.layers = whole("layers");
+  config.intermediate = 88;
+  config.max_positions = 64;
+  config.tie_embeddings = values.at("tied") != 0;
+  config.attention.d_model = 48;
+  config.attention.heads = whole("heads");
+  config.attention.kv_heads = whole("kv_heads");
+  config.attention.head_size = whole("head_size");
+  config.attention.init_std = 0.15;  // large, so that attention has opinions and a wrong rotation shows
+  apply(config, System::standard);
+  extend(config, values.at("extend"));
+  if (values.at("attention_factor") != 0) {
+    config.attention.rope.yarn.attention_factor = values.at("attention_factor");
+  }
+  torch::manual_seed(17);
+  Model model(config);
+  {
+    torch::NoGradGuard no_grad;
+    for (auto& item : model->named_parameters()) {
+      if (item.key().find("norm") != std::string::npos) item.value().normal_(1, 0.2);
+    }
+  }
+  if (values.at("bf16") != 0) model->to(torch::kBFloat16);
+  save_model(model, folder);
+}
+
+void run(const std::string& folder) {
+  torch::NoGradGuard no_grad;
+  const SafetensorsFile file(folder + "/tokens.safetensors");
+  const StoredTensor* stored = file.find("tokens");
+  if (stored == nullptr || stored->type != StoredType::i64) bad_file(folder, "I64 'tokens'", "none");
+  at::Tensor tokens = torch::empty(stored->shape, torch::kInt64);
+  std::memcpy(tokens.data_ptr(), file.bytes(*stored).data(), tokens.nbytes());
+
+  Model model = load_model(folder).model;
+  model->eval();
+  const at::Tensor logits = model->logits(model->forward(tokens).hidden).to(torch::kFloat32).contiguous();
+  SafetensorsContent content;
+  content.tensors = {{"logits", StoredType::f32, logits.sizes().vec(), 0, 0}};
+  content.bytes = [&](const StoredTensor&) {
+    return std::span(static_cast<const std::byte*>(logits.data_ptr()), logits.nbytes());
+  };
+  write_safetensors(folder + "/logits.safetensors", content);
+}
+
+int main_checked(int argc, char** argv) {
+  const std::string verb = argc > 2 ? argv[1] : "";
+  if (verb == "make") {
+    make(argv[2], parse_values(argc - 3, argv + 3));
+  } else if (verb == "run" && argc == 3) {
+    run(argv[2]);
+  } else {
+    std::cerr << "usage: model_probe make FOLDER [key=value ...] | run FOLDER\n";
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gsa::nn
+
+int main(int argc, char** argv) {
+  try {
+    return gsa::nn::main_checked(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
