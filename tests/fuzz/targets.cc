@@ -1,0 +1,149 @@
+#include "targets.h"
+
+#include <cstdlib>
+#include <iostream>
+
+#include "core/json.h"
+#include "core/safetensors.h"
+#include "data/dataset.h"
+#include "nn/config_json.h"
+#include "nn/weight_files.h"
+
+namespace gsa::fuzz {
+namespace {
+
+// A property that must hold of accepted input; a failure ends the process, like a sanitizer's report.
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::cerr << "fuzz: broken property: " << what << '\n';
+  std::abort();
+}
+
+void run_safetensors(std::string_view bytes) {
+  const auto file = std::as_bytes(std::span(bytes.data(), bytes.size()));
+  const SafetensorsHeader header = parse_safetensors(file, "fuzz");
+  // Accepted: every tensor's bytes lie within the file, end to end. Reading each one lets a sanitizer check
+  // it.
+  std::int64_t position = 0;
+  unsigned sum = 0;
+  for (const StoredTensor& tensor : header.tensors) {
+    require(tensor.begin == position && tensor.end >= tensor.begin, "tensors lie end to end");
+    for (std::int64_t i = tensor.begin; i < tensor.end; ++i) {
+      sum += static_cast<unsigned>(file[static_cast<std::size_t>(header.data_begin + i)]);
+    }
+    position = tensor.end;
+  }
+  require(header.data_begin + position == static_cast<std::int64_t>(bytes.size()), "tensors fill the file");
+  require(sum < ~0u, "the sum is used");
+}
+
+void run_config(std::string_view bytes) {
+  const nn::ConfigFile file = nn::config_from_json(bytes, "fuzz");
+  // Accepted: it is written and read again as the same.
+  const std::string text = nn::config_to_json(file);
+  require(nn::config_to_json(nn::config_from_json(text, "again")) == text, "a configuration comes back");
+}
+
+void run_index(std::string_view bytes) {
+  for (const auto& [file, names] : nn::parse_weight_index(bytes, "fuzz")) {
+    require(file.find('/') == std::string::npos && file != "..", "file names stay in their folder");
+    require(!names.empty(), "a file has tensors");
+  }
+}
+
+void run_dataset(std::string_view bytes) {
+  const data::DatasetManifest manifest = data::parse_manifest(bytes, "fuzz");
+  std::int64_t tokens = 0;
+  for (const data::Shard& shard : manifest.shards) {
+    require(shard.tokens_file.find('/') == std::string::npos, "file names stay in their folder");
+    require(shard.documents <= shard.tokens, "a document has tokens");
+    tokens += shard.tokens;
+  }
+  require(tokens == manifest.tokens && tokens > 0, "shards add up");
+}
+
+const std::vector<std::string> kJsonWords = {"{",
+                                             "}",
+                                             "[",
+                                             "]",
+                                             ":",
+                                             ",",
+                                             "\"",
+                                             "null",
+                                             "true",
+                                             "false",
+                                             "0",
+                                             "-1",
+                                             "1e999",
+                                             "9223372036854775807",
+                                             "9223372036854775808",
+                                             "18446744073709551616",
+                                             "1.5",
+                                             "\\u0000",
+                                             "\\ud800",
+                                             "\xff",
+                                             "\xc3\xa9"};
+
+std::vector<std::string> json_words_and(std::vector<std::string> more) {
+  more.insert(more.end(), kJsonWords.begin(), kJsonWords.end());
+  return more;
+}
+
+}  // namespace
+
+const std::vector<Target>& targets() {
+  static const std::vector<Target> all = {
+      {"safetensors", run_safetensors,
+       json_words_and({"\"dtype\"", "\"shape\"", "\"data_offsets\"", "\"__metadata__\"", "\"F32\"",
+                       "\"BF16\"", "\"F64\"", "\"U8\"", "\"BOOL\"", "\"F8_E4M3\"", "[0,0]", "[]",
+                       "4611686018427387904", "2147483648"}),
+       true},
+      {"config", run_config,
+       json_words_and({"\"model_type\"",
+                       "\"gsa\"",
+                       "\"llama\"",
+                       "\"vocab_size\"",
+                       "\"hidden_size\"",
+                       "\"head_dim\"",
+                       "\"num_attention_heads\"",
+                       "\"num_key_value_heads\"",
+                       "\"num_hidden_layers\"",
+                       "\"intermediate_size\"",
+                       "\"rope_scaling\"",
+                       "\"rope_parameters\"",
+                       "\"rope_theta\"",
+                       "\"yarn\"",
+                       "\"rope_type\"",
+                       "\"factor\"",
+                       "\"original_max_position_embeddings\"",
+                       "\"attention_factor\"",
+                       "\"index_topk\"",
+                       "\"index_budget\"",
+                       "\"inverse\"",
+                       "\"fixed\"",
+                       "\"index_score\"",
+                       "\"relu\"",
+                       "\"value_gate\"",
+                       "\"headwise\"",
+                       "\"eos_token_id\"",
+                       "\"sparse_attention\"",
+                       "\"max_position_embeddings\"",
+                       "\"rms_norm_eps\"",
+                       "1e-300",
+                       "1e300",
+                       "2147483647"})},
+      {"index", run_index,
+       json_words_and({"\"weight_map\"", "\"metadata\"", "\"total_size\"",
+                       "\"model-00001-of-00002.safetensors\"", "\"../x\"", "\"..\"", "\"a\\u0000b\"",
+                       "\"model.norm.weight\""})},
+      {"dataset", run_dataset,
+       json_words_and({"\"format\"", "\"gsa-dataset\"", "\"version\"", "\"tokenizer\"",
+                       "\"tokenizer_fingerprint\"", "\"vocab_size\"", "\"token_bytes\"", "\"tokens\"",
+                       "\"documents\"", "\"text_bytes\"", "\"shards\"", "\"tokens_file\"",
+                       "\"documents_file\"", "\"tokens_crc32c\"", "\"documents_crc32c\"", "\"../x\"",
+                       "281474976710656"})},
+  };
+  return all;
+}
+
+}  // namespace gsa::fuzz
