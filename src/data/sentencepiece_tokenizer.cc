@@ -1,0 +1,114 @@
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <algorithm>
+
+#include "core/crc32c.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "data/line_sample.h"
+#include "data/tokenizer.h"
+
+namespace gsa::data {
+namespace {
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
+    const auto status = processor_.LoadFromSerializedProto(model_);
+    if (!status.ok()) bad_file(name, "a SentencePiece model", status.ToString());
+    if (processor_.bos_id() < 0 || processor_.eos_id() < 0) {
+      bad_file(name, "a SentencePiece model with marks for begin and end", "one without");
+    }
+  }
+
+  std::string kind() const override { return "sentencepiece"; }
+  std::int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  std::int32_t bos() const override { return processor_.bos_id(); }
+  std::int32_t eos() const override { return processor_.eos_id(); }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) const override {
+    std::vector<int> part;
+    const auto status = processor_.Encode({text.data(), text.size()}, &part);
+    if (!status.ok()) throw Error(concat("gsa: tokenizer: encoding failed: ", status.ToString()));
+    ids.insert(ids.end(), part.begin(), part.end());
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    for (const std::int32_t id : ids) {
+      if (id < 0 || id >= vocab_size()) {
+        bad_argument("decode", "ids", concat("ids in 0 .. ", vocab_size() - 1), concat(id));
+      }
+    }
+    std::string text;
+    const auto status = processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
+    if (!status.ok()) throw Error(concat("gsa: tokenizer: decoding failed: ", status.ToString()));
+    return text;
+  }
+
+  void save(const std::filesystem::path& folder) const override {
+    AtomicFile model(folder / "tokenizer.model");
+    model.write(model_);
+    model.commit();
+    const OrderedJson config{{"tokenizer_class", "LlamaTokenizer"},
+                             {"bos_token", processor_.IdToPiece(bos())},
+                             {"eos_token", processor_.IdToPiece(eos())},
+                             {"add_bos_token", true},
+                             {"legacy", false}};
+    AtomicFile file(folder / "tokenizer_config.json");
+    file.write(config.dump(2) + "\n");
+    file.commit();
+  }
+
+  std::uint32_t fingerprint() const override { return crc32c(std::as_bytes(std::span(model_))); }
+
+ private:
+  std::string model_;
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
+// Hands lines to the trainer.
+class Lines final : public sentencepiece::SentenceIterator {
+ public:
+  explicit Lines(const std::vector<std::string>& lines) : lines_(lines) {}
+
+  bool done() const override { return at_ == lines_.size(); }
+  void Next() override { ++at_; }
+  const std::string& value() const override { return lines_[at_]; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  const std::vector<std::string>& lines_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(model), name);
+}
+
+std::string train_sentencepiece(const SentencePieceTraining& options) {
+  if (options.lines.empty()) bad_argument("tokenizer", "lines", "text to learn from", "none");
+  Lines lines(options.lines);
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      {{"model_type", "bpe"},
+       {"vocab_size", std::to_string(options.vocab_size)},
+       {"num_threads", std::to_string(std::max(1, options.threads))},
+       {"character_coverage", "0.9995"},
+       {"byte_fallback", "true"},
+       {"split_digits", "true"},
+       {"normalization_rule_name", "identity"},
+       {"remove_extra_whitespaces", "false"},
+       {"allow_whitespace_only_pieces", "true"},
+       {"add_dummy_prefix", "false"},
+       {"max_sentence_length", std::to_string(2 * LineSample::kMaxLine)},
+       {"user_defined_symbols", "\n"},
+       {"minloglevel", "1"}},
+      &lines, &model);
+  if (!status.ok()) throw Error(concat("gsa: tokenizer: training failed: ", status.ToString()));
+  return model;
+}
+
+}  // namespace gsa::data

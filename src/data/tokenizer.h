@@ -1,0 +1,56 @@
+// Text to token ids and back. Two kinds: bytes (256 ids and two marks; nothing to train, nothing it cannot
+// write) and SentencePiece (a model trained by us or by others, the file that Llama folders call
+// tokenizer.model).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gsa::data {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::string kind() const = 0;  // "bytes", "sentencepiece"
+  virtual std::int64_t vocab_size() const = 0;
+  virtual std::int32_t bos() const = 0;  // the mark before a text
+  virtual std::int32_t eos() const = 0;  // the mark after it
+
+  // Appends the ids of the text, without marks.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
+  // The text of the ids; marks give nothing. An id outside the vocabulary is an error.
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+
+  // Writes what load_tokenizer() reads into a model's folder.
+  virtual void save(const std::filesystem::path& folder) const = 0;
+
+  // Equal for tokenizers that give equal ids: datasets remember it.
+  virtual std::uint32_t fingerprint() const = 0;
+};
+
+std::unique_ptr<Tokenizer> byte_tokenizer();
+
+// model: the bytes of a SentencePiece model file; name: for messages.
+std::unique_ptr<Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name);
+
+// A model's folder (tokenizer.model, or tokenizer_config.json that names the byte tokenizer), a SentencePiece
+// file, or the word "bytes".
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source);
+
+struct SentencePieceTraining {
+  std::vector<std::string> lines;  // what it learns from (LineSample draws them from any amount of text)
+  std::int64_t vocab_size = 32768;
+  int threads = 1;
+};
+
+// Trains a byte-pair model that writes any byte (unknown characters fall back to bytes, digits stand alone,
+// spaces and line ends are kept), and returns the model file's bytes.
+std::string train_sentencepiece(const SentencePieceTraining& options);
+
+}  // namespace gsa::data
