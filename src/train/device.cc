@@ -1,0 +1,35 @@
+#include <c10/core/CachingDeviceAllocator.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "torch/ops.h"
+#include "train/trainer.h"
+
+namespace gsa::train {
+
+torch::Device device_by_name(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  const bool gpu = torch::cuda::is_available(), operators = ops::built_with_cuda();
+  if (name == "cuda" && !gpu)
+    throw Error("option 'device': expected a GPU that torch sees for cuda, got none");
+  if (name == "cuda" && !operators) {
+    throw Error(
+        "option 'device': expected a build with the CUDA operators for cuda (configured where nvcc and a "
+        "torch for CUDA "
+        "are), got one without");
+  }
+  return gpu && operators ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
+}
+
+std::int64_t memory_in_use(torch::Device device) {
+  if (!device.is_cpu()) {
+    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    return stats.allocated_bytes[0].peak;  // 0: all pools together
+  }
+  std::int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace gsa::train

@@ -1,0 +1,421 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "nn/cost.h"
+#include "nn/model_io.h"
+#include "train/trainer_state.h"
+
+namespace gsa::train {
+namespace {
+
+TrainConfig resolved(TrainConfig config) {
+  config.resolve();
+  return config;
+}
+
+std::vector<LayerStats> layer_stats(const std::vector<nn::AttentionStats>& stats) {
+  std::vector<LayerStats> layers;
+  for (const nn::AttentionStats& s : stats) {
+    layers.push_back({s.k_mean, s.kept_mass, s.value_gate_mean, s.output_gate_mean});
+  }
+  return layers;
+}
+
+Schedule schedule_of(const TrainConfig& config) {
+  return {.shape = schedule_shape_by_name(config.optimizer.schedule),
+          .steps = config.steps(),
+          .warmup_steps = config.optimizer.warmup_steps,
+          .decay_steps = config.optimizer.decay_steps,
+          .min_ratio = config.optimizer.min_lr_ratio};
+}
+
+AdamWOptions adamw_options(const TrainConfig& config) {
+  return {.beta1 = config.optimizer.beta1,
+          .beta2 = config.optimizer.beta2,
+          .eps = config.optimizer.eps,
+          .weight_decay = config.optimizer.weight_decay,
+          .indexer_lr_multiplier = config.optimizer.indexer_lr_multiplier,
+          .gate_lr_multiplier = config.optimizer.gate_lr_multiplier};
+}
+
+double clip_factor(double norm, double bound) { return bound > 0 && norm > bound ? bound / norm : 1; }
+
+// Not in training mode for the time of a scope.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(const nn::Model& model) : model_(model), training_(model->is_training()) {
+    model_->eval();
+  }
+  ~EvaluationMode() { model_->train(training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  nn::Model model_;
+  bool training_;
+};
+
+}  // namespace
+
+Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
+    : config_(resolved(config)),
+      events_(std::move(events)),
+      device_(device_by_name(config_.device)),
+      data_(config_.data.train),
+      tokenizer_(data::load_tokenizer(config_.data.train)),
+      packer_(data_, config_.data.length, static_cast<std::uint64_t>(config_.data.seed)),
+      schedule_(schedule_of(config_)),
+      guards_(kWatched, SpikeGuard(config_.guard.window, config_.guard.sigmas)),
+      checkpoints_(config_.output.folder, config_.output.keep_last) {
+  if (device_.is_cuda() && config_.precision == "fp32") {
+    throw Error(
+        "option 'precision': expected bf16 on a GPU, whose operators take 16-bit types, got fp32 (or set "
+        "device=cpu)");
+  }
+  if (config_.threads > 0) torch::set_num_threads(static_cast<int>(config_.threads));
+  if (tokenizer_->fingerprint() != data_.tokenizer_fingerprint()) {
+    bad_file(config_.data.train, "the tokenizer that the dataset was made with", "another one in the folder");
+  }
+  if (!config_.data.validation.empty()) {
+    validation_.emplace(config_.data.validation);
+    if (validation_->tokenizer_fingerprint() != data_.tokenizer_fingerprint()) {
+      bad_file(config_.data.validation, "a dataset of the training data's tokenizer",
+               "one of another tokenizer (gsa tokenize --tokenizer takes the training data's folder)");
+    }
+  }
+  if (!resume && !checkpoints_.steps().empty()) {
+    throw Error(concat("option 'output.folder': expected a folder without checkpoints, got ",
+                       checkpoints_.folder(checkpoints_.steps().back()).string(),
+                       " in it (--resume goes on from there)"));
+  }
+  torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
+  if (!resume) {
+    build_model(config_.model.from, false);
+    return;
+  }
+  const auto newest = checkpoints_.newest();
+  if (!newest) {
+    throw Error(concat("--resume: expected a checkpoint in '", config_.output.folder, "', got none"));
+  }
+  build_model(checkpoints_.folder(*newest), true);
+  restore(*newest);
+}
+
+void Trainer::build_model(const std::filesystem::path& from, bool resume) {
+  const std::int64_t vocabulary = tokenizer_->vocab_size();
+  if (from.empty()) {
+    nn::ModelConfig config = config_.model_config(vocabulary, std::nullopt);
+    config.bos_id = tokenizer_->bos();
+    config.eos_ids = {tokenizer_->eos()};
+    model_ = nn::Model(config);
+  } else {
+    nn::LoadOptions options{.config = std::nullopt,
+                            .missing = nn::MissingParts::refuse,
+                            .dtype = DType::f32,
+                            .device = torch::kCPU};
+    if (!resume) {  // a checkpoint is already what the options made of the folder
+      options.config = config_.model_config(vocabulary, nn::load_config(from));
+      options.missing = nn::MissingParts::initialise_and_fold;
+    }
+    nn::LoadedModel loaded = nn::load_model(from, options);
+    model_ = loaded.model;
+    initialised_ = std::move(loaded.initialised);
+  }
+  model_->to(device_);
+  // Masters are made from the fp32 weights, before these are rounded.
+  const bool half = config_.precision == "bf16";
+  optimizer_ = std::make_unique<AdamW>(model_->parameter_groups(), adamw_options(config_), half);
+  if (half) model_->to(torch::kBFloat16);
+  model_->train();
+}
+
+nn::Phase Trainer::phase_of(std::int64_t step) const {
+  if (step < config_.spans.dense) return nn::Phase::dense;
+  if (step < config_.spans.dense + config_.spans.warmup) return nn::Phase::warmup;
+  return nn::Phase::sparse;
+}
+
+nn::Phase Trainer::phase_of_last_step() const {
+  const nn::Phase phase = phase_of(std::max<std::int64_t>(step_ - 1, 0));
+  return phase == nn::Phase::warmup ? nn::Phase::dense : phase;  // what attention does is the same
+}
+
+void Trainer::set_learning(nn::Phase phase) {
+  model_->set_learning(nn::ParameterKind::base, phase != nn::Phase::warmup);
+  model_->set_learning(nn::ParameterKind::gate, phase != nn::Phase::warmup);
+  model_->set_learning(nn::ParameterKind::indexer, phase != nn::Phase::dense);
+}
+
+std::vector<Batch> Trainer::next_batches() {
+  const std::int64_t rows = config_.batch.tokens / config_.data.length;
+  std::vector<Batch> batches;
+  for (std::int64_t first = 0; first < rows; first += config_.batch.rows) {
+    std::vector<data::Row> part;
+    for (std::int64_t r = first; r < std::min(rows, first + config_.batch.rows); ++r)
+      part.push_back(packer_.next());
+    batches.push_back(make_batch(part, device_));
+  }
+  return batches;
+}
+
+// Every loss is a mean over the whole step: each micro-batch adds its share.
+Trainer::Sums Trainer::run_backward(const std::vector<Batch>& batches, StepReport& report) {
+  const bool learns_language = report.phase != nn::Phase::warmup;
+  std::int64_t predictions = 0;
+  for (const Batch& batch : batches) predictions += batch.predictions;
+  if (predictions == 0 && learns_language) {
+    throw Error(concat("step ", report.step, ": expected documents of at least two tokens, got none"));
+  }
+  const auto options64 = torch::TensorOptions().dtype(torch::kFloat64).device(device_);
+  Sums sums{torch::zeros({}, options64), torch::zeros({model_->config().layers}, options64)};
+  for (const Batch& batch : batches) {
+    const double share = static_cast<double>(batch.tokens.numel()) / static_cast<double>(report.tokens);
+    const bool first = &batch == &batches.front();
+    const nn::ModelForwardOptions options{.cu_seqlens = batch.cu_seqlens,
+                                          .phase = report.phase,
+                                          .want_kl = report.phase != nn::Phase::dense,
+                                          .want_stats = report.logged && first,
+                                          .checkpoint_activations = config_.checkpoint_activations};
+    at::Tensor objective;
+    nn::ModelLoss result;
+    if (learns_language) {
+      result = model_->loss(batch.tokens, batch.targets, options);
+      objective = result.sum / static_cast<double>(predictions);
+      sums.loss += result.sum.detach().to(torch::kFloat64) / static_cast<double>(predictions);
+    } else {
+      nn::ModelResult hidden = model_->forward(batch.tokens, options);
+      result.kl = std::move(hidden.kl);
+      result.stats = std::move(hidden.stats);
+    }
+    if (!result.kl.empty()) {
+      const at::Tensor kl = torch::stack(result.kl);
+      sums.kl += kl.detach().to(torch::kFloat64) * share;
+      const at::Tensor indexer = kl.sum() * (config_.kl_weight * share);
+      objective = objective.defined() ? objective + indexer : indexer;
+    }
+    if (first) report.layers = layer_stats(result.stats);
+    objective.backward();
+    optimizer_->gather_gradients();
+  }
+  return sums;
+}
+
+StepReport Trainer::one_step() {
+  const auto start = std::chrono::steady_clock::now();
+  StepReport report;
+  report.step = step_ + 1;
+  report.phase = phase_of(step_);
+  report.lr = config_.optimizer.lr * schedule_.at(step_);
+  report.logged = report.step % config_.output.log_every == 0 || report.step == config_.steps();
+  report.tokens = config_.batch.tokens;
+  if (step_ == 0 || phase_of(step_ - 1) != report.phase) {
+    for (SpikeGuard& guard : guards_) guard.forget();
+    operations_.clear();
+  }
+  set_learning(report.phase);
+  const std::vector<Batch> batches = next_batches();
+  const Sums sums = run_backward(batches, report);
+
+  // One wait for the device a step: all numbers come over together.
+  const at::Tensor numbers =
+      torch::cat({sums.loss.view({1}), sums.kl, optimizer_->gradient_norms()}).to(torch::kCPU);
+  const double* const value = numbers.const_data_ptr<double>();
+  const std::int64_t layers = model_->config().layers;
+  if (report.phase != nn::Phase::warmup) report.loss = value[0];
+  if (report.phase != nn::Phase::dense) report.kl.assign(value + 1, value + 1 + layers);
+  report.model_norm = value[1 + layers];
+  report.indexer_norm = value[2 + layers];
+  check_finite(report, batches);
+
+  watch_spikes(report);
+  if (!report.skipped) {
+    optimizer_->step(report.lr, {clip_factor(report.model_norm, config_.optimizer.clip),
+                                 clip_factor(report.indexer_norm, config_.optimizer.clip)});
+  }
+  optimizer_->zero_gradients();
+  ++step_;
+  report.epoch = static_cast<double>(packer_.state().epoch) +
+                 static_cast<double>(packer_.state().index) / static_cast<double>(data_.documents());
+  report.floating_point = operations(batches, report.phase);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+void Trainer::check_finite(const StepReport& report, const std::vector<Batch>& batches) const {
+  const auto stop = [&](const std::string& culprit) {
+    throw NotFinite(
+        concat("step ", report.step, ": ", culprit,
+               " is not finite; stopped before the optimiser step, the weights are those of step ", step_));
+  };
+  if (report.loss && !std::isfinite(*report.loss)) {
+    const std::string block = first_not_finite_block(report, batches);
+    stop(concat("the language model's loss", block.empty() ? "" : concat(" (first in ", block, ")")));
+  }
+  for (std::size_t i = 0; i < report.kl.size(); ++i) {
+    if (!std::isfinite(report.kl[i])) stop(concat("the indexer's loss of layer ", i));
+  }
+  if (std::isfinite(report.model_norm) && std::isfinite(report.indexer_norm)) return;
+  const std::string parameter = optimizer_->not_finite();
+  stop(parameter.empty() ? "the gradient's norm (too large for float32)"
+                         : concat("the gradient of ", parameter));
+}
+
+// The step's batches once more, looking at the residual stream after every block.
+std::string Trainer::first_not_finite_block(const StepReport& report,
+                                            const std::vector<Batch>& batches) const {
+  const torch::NoGradGuard no_grad;
+  const EvaluationMode evaluation(model_);
+  std::string culprit;
+  for (const Batch& batch : batches) {
+    nn::Model model = model_;
+    model->forward(batch.tokens, {.cu_seqlens = batch.cu_seqlens,
+                                  .phase = report.phase,
+                                  .observe = [&](std::int64_t index, const at::Tensor& residual) {
+                                    if (!culprit.empty() || residual.isfinite().all().item<bool>()) return;
+                                    culprit = index == 0 ? "the embedding" : concat("layer ", index - 1);
+                                  }});
+    if (!culprit.empty()) return culprit;
+  }
+  return "";
+}
+
+void Trainer::watch_spikes(StepReport& report) {
+  static constexpr const char* kNames[kWatched] = {"loss", "KL", "gradient norm", "indexer's gradient norm"};
+  std::optional<double> values[kWatched];
+  values[language_loss] = report.loss;
+  if (!report.kl.empty()) {
+    double sum = 0;
+    for (const double kl : report.kl) sum += kl;
+    values[kl_sum] = sum;
+    values[indexer_norm] = report.indexer_norm;
+  }
+  if (report.loss) values[model_norm] = report.model_norm;
+  for (std::size_t i = 0; i < kWatched; ++i) {
+    if (!values[i]) continue;
+    const double bar = guards_[i].bar();
+    if (*values[i] > bar && report.spike.empty()) {
+      report.spike = concat(kNames[i], " ", *values[i], " above ", bar);
+    }
+    guards_[i].take(*values[i]);
+  }
+  if (!report.spike.empty()) ++spikes_;
+  report.spikes = spikes_;
+  report.skipped = !report.spike.empty() && config_.guard.skip_spikes;
+}
+
+double Trainer::operations(const std::vector<Batch>& batches, nn::Phase phase) {
+  double sum = 0;
+  for (const Batch& batch : batches) {
+    for (std::size_t i = 0; i + 1 < batch.borders.size(); ++i) {
+      const std::int64_t length = batch.borders[i + 1] - batch.borders[i];
+      const auto [entry, is_new] = operations_.try_emplace(length, 0.0);
+      if (is_new) {
+        const nn::CostOptions options{.length = length, .dtype = DType::bf16, .phase = phase};
+        entry->second = nn::estimate_cost(model_->config(), options).training.total();
+      }
+      sum += entry->second;
+    }
+  }
+  return sum;
+}
+
+double Trainer::validation_loss() {
+  if (!validation_) throw Error("option 'data.validation': expected a dataset, got none");
+  const torch::NoGradGuard no_grad;
+  const EvaluationMode evaluation(model_);
+  data::Packer packer(*validation_, config_.data.length, 0, data::Order::as_written);
+  double sum = 0;
+  std::int64_t predictions = 0, tokens = 0;
+  const std::int64_t wanted = std::min(config_.output.validation_tokens, validation_->tokens());
+  while (tokens < wanted) {
+    std::vector<data::Row> rows;
+    for (std::int64_t r = 0; r < config_.batch.rows && tokens < wanted; ++r) {
+      rows.push_back(packer.next());
+      tokens += config_.data.length;
+    }
+    const Batch batch = make_batch(rows, device_);
+    const nn::ModelLoss result = model_->loss(
+        batch.tokens, batch.targets, {.cu_seqlens = batch.cu_seqlens, .phase = phase_of_last_step()});
+    sum += result.sum.to(torch::kFloat64).item<double>();
+    predictions += batch.predictions;
+  }
+  if (predictions == 0) {
+    bad_file(config_.data.validation, "documents of at least two tokens", "none in the first rows");
+  }
+  return sum / static_cast<double>(predictions);
+}
+
+void Trainer::sample() {
+  const EvaluationMode evaluation(model_);
+  const std::uint64_t seed =
+      static_cast<std::uint64_t>(config_.seed) * 1'000'003 + static_cast<std::uint64_t>(step_);
+  const SampleOptions options{.prompt = config_.output.sample_prompt,
+                              .tokens = config_.output.sample_tokens,
+                              .seed = seed,
+                              .phase = phase_of_last_step()};
+  events_.sample(step_, sample_text(model_, *tokenizer_, options, device_));
+}
+
+OrderedJson Trainer::state() const {
+  OrderedJson guards = OrderedJson::array();
+  for (const SpikeGuard& guard : guards_) guards.push_back(guard.history());
+  const data::PackerState& place = packer_.state();
+  return {{"step", step_},
+          {"config", to_toml(config_)},
+          {"dataset_fingerprint", data_.fingerprint()},
+          {"data", {{"epoch", place.epoch}, {"index", place.index}, {"offset", place.offset}}},
+          {"random", random_state()},
+          {"spikes", spikes_},
+          {"guards", guards}};
+}
+
+void Trainer::save() {
+  checkpoints_.save(
+      step_,
+      [this](const std::filesystem::path& folder) {
+        nn::save_model(model_, folder);
+        tokenizer_->save(folder);
+      },
+      optimizer_->state(), state());
+  saved_ = step_;
+  events_.saved(step_, checkpoints_.folder(step_));
+}
+
+void Trainer::restore(std::int64_t step) {
+  const Json state = checkpoints_.state(step);
+  check_same_run(config_, state.at("config").get<std::string>());
+  if (state.at("dataset_fingerprint").get<std::uint32_t>() != data_.fingerprint()) {
+    bad_file(config_.data.train, "the dataset of the run that is resumed", "another one");
+  }
+  checkpoints_.read_optimizer(step, optimizer_->state());
+  optimizer_->masters_to_model();
+  const Json& place = state.at("data");
+  packer_.restore({place.at("epoch").get<std::int64_t>(), place.at("index").get<std::int64_t>(),
+                   place.at("offset").get<std::int64_t>()});
+  set_random_state(state.at("random").get<std::string>());
+  for (std::size_t i = 0; i < kWatched; ++i) {
+    guards_[i].restore(state.at("guards").at(i).get<std::vector<double>>());
+  }
+  spikes_ = state.at("spikes").get<std::int64_t>();
+  step_ = saved_ = state.at("step").get<std::int64_t>();
+}
+
+bool Trainer::run(const std::function<bool()>& stop) {
+  const auto due = [this](std::int64_t every) { return every > 0 && step_ % every == 0; };
+  while (step_ < config_.steps() && !stop()) {
+    events_.step(one_step());
+    const bool last = step_ == config_.steps();
+    if (validation_ && (last || due(config_.output.validate_every)))
+      events_.validation(step_, validation_loss());
+    if (due(config_.output.sample_every)) sample();
+    if (!last && due(config_.output.save_every)) save();
+  }
+  if (saved_ != step_) save();
+  return step_ == config_.steps();
+}
+
+}  // namespace gsa::train
