@@ -1,0 +1,16 @@
+// The subcommands of the program. Each declares its options on the app; parsing one sets `run`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace gsa::cli {
+
+// Does the work and returns the exit status. Throws gsa::Error for a mistake of the user's.
+using Run = std::function<int()>;
+
+void add_inspect(CLI::App& app, Run& run);
+void add_tokenize(CLI::App& app, Run& run);
+void add_train(CLI::App& app, Run& run);
+
+}  // namespace gsa::cli

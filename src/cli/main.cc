@@ -1,0 +1,89 @@
+// The program `gsa`. Exit status: 0 done, 1 something failed, 2 wrong usage, 75 interrupted and put away in
+// order.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "core/suggest.h"
+#include "gsa/error.h"
+#include "gsa/version.h"
+
+namespace gsa::cli {
+namespace {
+
+constexpr const char* kLesson = R"(
+Examples
+  gsa tokenize book.txt --output data/book          text to a dataset
+  gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
+  gsa inspect --preset paper-1.7b --length 131072   parameters and costs of the paper's model at 128K
+  gsa inspect --preset small --system standard      the same for a dense model
+  gsa inspect path/to/model --json                  of a model folder, for programs
+
+`gsa <command> --help` explains a command and its options.
+)";
+
+// Names of the options and subcommands that could have been meant.
+std::vector<std::string> names_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+int usage_error(const CLI::App& app, const CLI::App& command, const CLI::ParseError& error) {
+  std::string message = error.what();
+  const std::vector<std::string> extras = app.remaining(true);
+  if (!extras.empty()) {
+    const std::string typed = extras.front().substr(0, extras.front().find('='));
+    const char* what = typed.starts_with("-") ? "option" : &command == &app ? "command" : "argument";
+    message = concat("unknown ", what, " ", with_suggestion(typed, names_of(command)));
+  }
+  std::cerr << "gsa: " << message << "\n`" << (&command == &app ? "gsa" : "gsa " + command.get_name())
+            << " --help` lists what there is.\n";
+  return 2;
+}
+
+int main_checked(int argc, char** argv) {
+  CLI::App app("gsa: language models with Gated Sparse Attention, version " GSA_VERSION, "gsa");
+  app.set_version_flag("--version", GSA_VERSION, "print the version");
+  app.footer(kLesson);
+  app.get_formatter()->column_width(28);
+  app.require_subcommand(0, 1);
+  Run run;
+  add_tokenize(app, run);
+  add_train(app, run);
+  add_inspect(app, run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    const auto chosen = app.get_subcommands();
+    return usage_error(app, chosen.empty() ? app : *chosen.front(), error);
+  }
+  if (!run) {
+    std::cout << app.help();
+    return 2;
+  }
+  return run();
+}
+
+}  // namespace
+}  // namespace gsa::cli
+
+int main(int argc, char** argv) {
+  try {
+    return gsa::cli::main_checked(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "gsa: " << error.what() << '\n';
+    return 1;
+  }
+}

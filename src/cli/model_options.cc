@@ -1,0 +1,75 @@
+#include "cli/model_options.h"
+
+#include "core/file.h"
+#include "core/suggest.h"
+#include "gsa/error.h"
+#include "nn/config_json.h"
+
+namespace gsa::cli {
+
+using namespace gsa::nn;
+
+void add_model_options(CLI::App& app, ModelOptions& options) {
+  const char* kChoice = "Which model";
+  CLI::Option* folder =
+      app.add_option("folder", options.folder, "a model folder (config.json and model.safetensors)");
+  folder->group(kChoice);
+  app.add_option(
+         "--preset", options.preset,
+         concat("sizes by name, where no folder is given: ", alternatives(ModelConfig::preset_names())))
+      ->capture_default_str()
+      ->excludes(folder)
+      ->group(kChoice);
+  app.add_option("--system", options.system, concat("attention: ", alternatives(system_names())))
+      ->group(kChoice);
+  const char* kSwitches = "Ablations, on top of the system";
+  app.add_option("--value-gate", options.value_gate, "G2: none, elementwise or headwise")->group(kSwitches);
+  app.add_option("--output-gate", options.output_gate, "G1: none, elementwise or headwise")->group(kSwitches);
+  app.add_option("--score", options.score, "the indexer's scores: sigmoid or relu")->group(kSwitches);
+  app.add_option("--budget", options.budget,
+                 "how k follows the scores' variance: inverse, proportional or fixed")
+      ->group(kSwitches);
+  app.add_option("--k", options.k, "keys a query attends to (k_base)")->group(kSwitches);
+  app.add_option("--k-min", options.k_min, "lower bound of k")->group(kSwitches);
+  app.add_option("--k-max", options.k_max, "upper bound of k")->group(kSwitches);
+  app.add_option("--index-heads", options.index_heads, "heads of the indexer")->group(kSwitches);
+  app.add_option("--index-head-dim", options.index_head_dim, "size of an indexer head")->group(kSwitches);
+  app.add_option("--vocab-size", options.vocab_size, "another vocabulary")->group(kSwitches);
+  app.add_option("--extend", options.extend, "YaRN to this many times the trained length")->group(kSwitches);
+}
+
+ModelConfig chosen_config(const ModelOptions& options) {
+  ModelConfig config;
+  if (options.folder.empty()) {
+    config = ModelConfig::preset(options.preset);
+  } else {
+    const std::filesystem::path path = std::filesystem::path(options.folder) / "config.json";
+    config = config_from_json(read_file(path, 16 << 20), path.string()).config;
+  }
+  AttentionConfig& a = config.attention;
+  if (!options.system.empty()) apply(config, system_by_name(options.system));
+  if (!options.value_gate.empty()) a.value_gate = gate_kind_by_name(options.value_gate);
+  if (!options.output_gate.empty()) a.output_gate = gate_kind_by_name(options.output_gate);
+  // An option that a dense model would ignore is refused.
+  const bool about_selection = !options.score.empty() || !options.budget.empty() || options.k ||
+                               options.k_min || options.k_max || options.index_heads ||
+                               options.index_head_dim;
+  if (about_selection && !a.sparse) {
+    throw Error(
+        "--score, --budget, --k, --k-min, --k-max, --index-heads and --index-head-dim: expected a sparse "
+        "system, got a dense one");
+  }
+  if (!options.score.empty()) a.indexer.form = score_form_by_name(options.score);
+  if (!options.budget.empty()) a.budget.mode = budget_mode_by_name(options.budget);
+  a.budget.base = options.k.value_or(a.budget.base);
+  a.budget.min = options.k_min.value_or(a.budget.min);
+  a.budget.max = options.k_max.value_or(a.budget.max);
+  a.indexer.heads = options.index_heads.value_or(a.indexer.heads);
+  a.indexer.head_size = options.index_head_dim.value_or(a.indexer.head_size);
+  config.vocab_size = options.vocab_size.value_or(config.vocab_size);
+  if (options.extend) extend(config, *options.extend);
+  config.validate();
+  return config;
+}
+
+}  // namespace gsa::cli

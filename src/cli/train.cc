@@ -1,0 +1,123 @@
+// gsa train: trains a language model through its spans.
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/text.h"
+#include "cli/train_display.h"
+#include "core/file.h"
+#include "nn/cost.h"
+#include "train/config.h"
+#include "train/trainer.h"
+
+namespace gsa::cli {
+namespace {
+
+using namespace gsa::train;
+
+struct Options {
+  std::string file;
+  std::vector<std::string> settings;
+  bool resume = false, print = false;
+};
+
+constexpr const char* kLesson = R"(
+A run goes through up to three spans, any of which may have 0 steps:
+  dense    attention to everything; the model learns from the language-model loss, the indexer rests
+  warmup   attention to everything; the indexer alone learns to predict it (its KL), the model is frozen
+  sparse   the indexer selects; the model learns from the language-model loss, the indexer from its KL alone
+One schedule, one optimiser and one pass through the data lead through all of them. Systems without an indexer
+(standard, gated-only) have dense steps only.
+
+output.folder holds checkpoints/step-N (each a model folder), latest (a link to the newest), config.toml, metrics.jsonl
+and tensorboard/. Ctrl-C and SIGTERM finish the step, save and end with status 75; --resume goes on bit for bit. NaN or
+infinity stops before the weights change, with the step and the culprit.
+
+Examples
+  gsa tokenize book.txt --split blank-lines --output data/book
+  gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
+  gsa train runs/book/config.toml --resume
+  gsa train configs/tiny.toml --set model.system=standard --set spans.dense=300 --set spans.warmup=0 --set spans.sparse=0 ...
+  gsa train next.toml --set model.from=runs/book/latest
+
+Every option, with its default and what it may be, as a configuration file has it; --set takes group.key=value:
+
+)";
+
+std::string introduction(Trainer& trainer) {
+  const TrainConfig& config = trainer.config();
+  const nn::ModelConfig& model = trainer.model()->config();
+  const auto system = nn::system_of(model.attention);
+  std::string text =
+      concat("model   ", system ? nn::name_of(*system) : "an ablation", ", ",
+             grouped(nn::count_model(model).total()), " parameters, ", config.precision, " on ",
+             trainer.device().str(), "\n", "data    ", config.data.train, ": ",
+             grouped(trainer.dataset().tokens()), " tokens in ", grouped(trainer.dataset().documents()),
+             " documents\n", "steps   ", config.spans.dense, " dense, ", config.spans.warmup, " warm-up, ",
+             config.spans.sparse, " sparse; ", grouped(config.batch.tokens), " tokens each, rows of ",
+             grouped(config.data.length), "\n", "output  ", config.output.folder, "\n");
+  if (config.device == "auto" && trainer.device().is_cpu() && torch::cuda::is_available()) {
+    text += "note    there is a GPU, but this build has no CUDA operators: training on the CPU\n";
+  }
+  if (!trainer.initialised().empty()) {
+    text += concat("new     ", trainer.initialised().size(), " tensors that ", config.model.from,
+                   " does not have are initialised: ", trainer.initialised().front(), " ...\n");
+  }
+  if (trainer.step() > 0) text += concat("resumed from the checkpoint of step ", trainer.step(), "\n");
+  return text;
+}
+
+void write_config(const TrainConfig& config) {
+  AtomicFile file(std::filesystem::path(config.output.folder) / "config.toml");
+  file.write(to_toml(config));
+  file.commit();
+}
+
+int train_model(const Options& options) {
+  TrainConfig config;
+  if (!options.file.empty()) read_toml(config, options.file);
+  for (const std::string& setting : options.settings) set_option(config, setting);
+  if (options.print) {
+    config.resolve();
+    std::cout << to_toml(config);
+    return 0;
+  }
+  watch_interrupts();
+  TrainDisplay display;
+  Trainer trainer(config, options.resume, display.events());
+  std::cout << introduction(trainer) << std::endl;
+  write_config(trainer.config());
+  display.open(trainer);
+  bool done = false;
+  try {
+    done = trainer.run([] { return interrupted(); });
+  } catch (...) {
+    display.close();
+    throw;
+  }
+  display.close();
+  if (done) return 0;
+  std::cout << "interrupted after step " << trainer.step() << "; it is saved, and --resume goes on from it\n";
+  return kInterrupted;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Run& run) {
+  CLI::App* command = app.add_subcommand("train", "train a language model through its spans");
+  command->footer(kLesson + options_help());
+  auto options = std::make_shared<Options>();
+  command->add_option("config", options->file,
+                      "a TOML file with options; what it does not name has its default");
+  command->add_option("--set", options->settings, "group.key=value, over the file; any number of times")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_flag("--resume", options->resume, "go on from the newest checkpoint in output.folder");
+  command->add_flag("--print-config", options->print, "print the effective configuration as TOML and end");
+  command->callback([&run, options] { run = [options] { return train_model(*options); }; });
+}
+
+}  // namespace gsa::cli

@@ -1,0 +1,201 @@
+#include "cli/train_display.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+
+#include "cli/progress.h"
+#include "cli/text.h"
+
+namespace gsa::cli {
+namespace {
+
+using train::LayerStats;
+using train::StepReport;
+
+std::string number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+// Mean over the layers that have it.
+template <typename Get>
+std::optional<double> mean_of(const std::vector<LayerStats>& layers, const Get& get) {
+  double sum = 0;
+  int count = 0;
+  for (const LayerStats& layer : layers) {
+    if (const std::optional<double> value = get(layer)) {
+      sum += *value;
+      ++count;
+    }
+  }
+  return count == 0 ? std::nullopt : std::optional<double>(sum / count);
+}
+
+std::optional<double> value_gate(const LayerStats& layer) { return layer.value_gate_mean; }
+std::optional<double> output_gate(const LayerStats& layer) { return layer.output_gate_mean; }
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double tflops(const StepReport& report) { return report.floating_point / report.seconds / 1e12; }
+
+std::string layer_tag(const char* name, std::size_t layer) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%s/layer_%02zu", name, layer);
+  return text;
+}
+
+std::size_t terminal_width() {
+  winsize size = {};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+train::TrainEvents TrainDisplay::events() {
+  train::TrainEvents events;
+  events.step = [this](const StepReport& report) { step(report); };
+  events.validation = [this](std::int64_t at, double loss) {
+    line(concat("step ", at, "  validation loss ", number("%.4f", loss)));
+    log_->add({{"kind", "validation"}, {"step", at}, {"loss", loss}});
+    if (board_) board_->add(at, {{"validation/loss", loss}});
+  };
+  events.sample = [this](std::int64_t at, const std::string& text) {
+    // Quoted as JSON: what a model writes may hold anything, control characters of terminals included.
+    line(concat("step ", at, "  sample ",
+                OrderedJson(text).dump(-1, ' ', false, OrderedJson::error_handler_t::replace)));
+    log_->add({{"kind", "sample"}, {"step", at}, {"text", text}});
+  };
+  events.saved = [this](std::int64_t at, const std::filesystem::path& folder) {
+    line(concat("step ", at, "  saved ", folder.string()));
+  };
+  return events;
+}
+
+void TrainDisplay::open(train::Trainer& trainer) {
+  terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  config_ = trainer.config();
+  device_ = trainer.device();
+  const std::filesystem::path folder = config_.output.folder;
+  log_.emplace(folder / "metrics.jsonl", trainer.step());
+  if (config_.output.tensorboard) board_.emplace(folder / "tensorboard", trainer.step());
+}
+
+void TrainDisplay::close() {
+  if (live_) std::cout << "\r\033[K" << std::flush;
+  live_ = false;
+}
+
+void TrainDisplay::line(const std::string& text) {
+  close();
+  std::cout << text << std::endl;
+}
+
+void TrainDisplay::step(const StepReport& report) {
+  if (report.phase != phase_) layers_.clear();  // another span, other numbers
+  phase_ = report.phase;
+  if (!report.layers.empty()) layers_ = report.layers;
+  // The first step of a process pays for what later ones find ready.
+  seconds_a_step_ = steps_seen_ < 2 ? report.seconds : 0.9 * seconds_a_step_ + 0.1 * report.seconds;
+  ++steps_seen_;
+  record(report);
+  if (!report.spike.empty()) {
+    line(concat("step ", report.step, "  spike: ", report.spike,
+                report.skipped ? ", skipped" : ", not skipped", " (", report.spikes, " so far)"));
+  }
+  if (report.logged) {
+    line(summary(report));
+  } else if (terminal_) {
+    // A summary has single-byte characters only, so that cutting is safe.
+    std::cout << "\r\033[K" << summary(report).substr(0, terminal_width() - 1) << std::flush;
+    live_ = true;
+  }
+}
+
+std::string TrainDisplay::summary(const StepReport& report) const {
+  std::string text = concat(nn::name_of(report.phase), " ", report.step, "/", config_.steps());
+  const auto add = [&](const std::string& part) { text += "  " + part; };
+  // First, because a narrow terminal cuts the line.
+  add(duration(seconds_a_step_ * static_cast<double>(config_.steps() - report.step)) + " left");
+  if (report.loss) add("loss " + number("%.4f", *report.loss));
+  if (!report.kl.empty()) {
+    const auto worst = std::max_element(report.kl.begin(), report.kl.end());
+    add(concat("KL ", number("%.4f", mean(report.kl)), " (worst ", number("%.4f", *worst), " in layer ",
+               worst - report.kl.begin(), ")"));
+  }
+  if (!report.kl.empty() && !layers_.empty()) {
+    add("k " +
+        number("%.1f", *mean_of(layers_, [](const LayerStats& s) { return std::optional(s.k_mean); })));
+  }
+  const auto g2 = mean_of(layers_, value_gate), g1 = mean_of(layers_, output_gate);
+  if (g1) add("G1 " + number("%.3f", *g1));
+  if (g2) add("G2 " + number("%.3f", *g2));
+  if (report.loss) add("norm " + number("%.3f", report.model_norm));
+  if (!report.kl.empty()) add("indexer " + number("%.3f", report.indexer_norm));
+  add("lr " + number("%.2e", report.lr));
+  add(scaled(static_cast<double>(report.tokens) / report.seconds, "tok/s"));
+  add(number("%.3g TFLOPS", tflops(report)));
+  if (config_.output.peak_tflops > 0)
+    add("MFU " + number("%.3f", tflops(report) / config_.output.peak_tflops));
+  add(scaled_bytes(static_cast<double>(train::memory_in_use(device_))));
+  return text;
+}
+
+void TrainDisplay::record(const StepReport& report) {
+  OrderedJson json{{"kind", "step"}, {"step", report.step}, {"span", nn::name_of(report.phase)}};
+  train::Scalars scalars;
+  const auto put = [&](const char* key, const std::string& tag, double value) {
+    json[key] = value;
+    scalars.emplace_back(tag, value);
+  };
+  if (report.loss) put("loss", "train/loss", *report.loss);
+  if (!report.kl.empty()) {
+    json["kl"] = report.kl;
+    scalars.emplace_back("train/kl", mean(report.kl));
+    for (std::size_t i = 0; i < report.kl.size(); ++i) scalars.emplace_back(layer_tag("kl", i), report.kl[i]);
+  }
+  if (!report.layers.empty()) {
+    OrderedJson layers = OrderedJson::array();
+    for (std::size_t i = 0; i < report.layers.size(); ++i) {
+      const LayerStats& layer = report.layers[i];
+      OrderedJson entry;
+      const auto put_layer = [&](const char* key, std::optional<double> value) {
+        if (!value) return;
+        entry[key] = *value;
+        scalars.emplace_back(layer_tag(key, i), *value);
+      };
+      if (report.phase != nn::Phase::dense) {
+        put_layer("k_mean", layer.k_mean);
+        put_layer("kept_mass", layer.kept_mass);
+      }
+      put_layer("value_gate", layer.value_gate_mean);
+      put_layer("output_gate", layer.output_gate_mean);
+      layers.push_back(entry);
+    }
+    json["layers"] = layers;
+  }
+  if (report.loss) put("gradient_norm", "train/gradient_norm", report.model_norm);
+  if (!report.kl.empty()) put("indexer_gradient_norm", "train/indexer_gradient_norm", report.indexer_norm);
+  put("lr", "train/lr", report.lr);
+  put("epoch", "train/epoch", report.epoch);
+  json["tokens"] = report.tokens;
+  json["seconds"] = report.seconds;
+  put("tokens_per_second", "speed/tokens_per_second", static_cast<double>(report.tokens) / report.seconds);
+  put("tflops", "speed/tflops", tflops(report));
+  if (config_.output.peak_tflops > 0) put("mfu", "speed/mfu", tflops(report) / config_.output.peak_tflops);
+  put("memory_bytes", "speed/memory_bytes", static_cast<double>(train::memory_in_use(device_)));
+  put("spikes", "train/spikes", static_cast<double>(report.spikes));
+  if (!report.spike.empty()) json["spike"] = report.spike;
+  if (report.skipped) json["skipped"] = true;
+  log_->add(json);
+  if (board_) board_->add(report.step, scalars);
+}
+
+}  // namespace gsa::cli

@@ -1,0 +1,80 @@
+"""The program `gsa inspect`: figures, folders, and what it says to mistakes."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(os.environ["GSA_PROGRAM"]).resolve()
+PROBE = PROGRAM.parent.parent / "gsa_model_probe"
+
+
+def gsa(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def inspect(*arguments):
+    result = gsa("inspect", *arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_figures_of_the_papers_model():
+    report = inspect("--preset", "paper-1.7b", "--length", 131072)
+    assert report["system"] == "gsa"
+    assert report["parameters"]["base"] == 1_685_686_272
+    assert report["parameters"]["added"] == 141_815_904
+    assert report["cost"]["cache_bytes"]["index_keys"] == 131072 * 64 * 2 * 24
+    assert report["standard"]["cache_bytes"]["index_keys"] == 0
+    assert report["standard"]["decode_cache_bytes"]["total"] == 131072 * 512 * 2 * 2 * 24
+
+
+def test_every_system_and_ablation_is_an_option():
+    totals = {name: inspect("--preset", "small", "--system", name)["parameters"]["added"]
+              for name in ("standard", "sparse-only", "gated-only", "gsa")}
+    assert totals["standard"] == 0
+    assert totals["gsa"] == totals["sparse-only"] + totals["gated-only"] + 8 * 4  # the sigmoid's biases
+    ablation = inspect("--preset", "small", "--output-gate", "headwise", "--value-gate", "none", "--budget", "fixed",
+                       "--score", "relu", "--k", 128)
+    assert ablation["system"] is None
+    assert ablation["parameters_per_layer"]["output_gate"] == 8 * 513
+    assert ablation["parameters_per_layer"]["value_gate"] == 0
+    assert ablation["cost"]["prefill_sigmoids"] == 0
+
+
+def test_table_is_for_people():
+    result = gsa("inspect", "--preset", "tiny")
+    assert result.returncode == 0
+    for part in ("value gate (G2)", "indexer keys", "gates and indexer add", "tied", "at 1,024 tokens"):
+        assert part in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 120
+
+
+def test_folder(tmp_path):
+    assert subprocess.run([PROBE, "make", tmp_path, "extend=4"], check=False).returncode == 0
+    report = inspect(tmp_path)
+    assert report["system"] == "standard"
+    assert report["length"] == 256
+    assert "30 tensors, F32" in gsa("inspect", tmp_path).stdout
+    assert inspect(tmp_path, "--system", "gsa")["parameters"]["indexer"] > 0
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    assert "model.safetensors': expected" in gsa("inspect", tmp_path).stderr
+
+
+@pytest.mark.parametrize("arguments, status, message", [
+    (["inspect", "--lenght", "5"], 2, "unknown option '--lenght' (did you mean '--length'?)"),
+    (["inspct"], 2, "unknown command 'inspct' (did you mean 'inspect'?)"),
+    (["inspect", "--preset", "smal"], 1, "did you mean 'small'?"),
+    (["inspect", "--system", "standard", "--k", "5"], 1, "expected a sparse system"),
+    (["inspect", "--length", "0"], 1, "argument 'length'"),
+    (["inspect", "--dtype", "int8"], 1, "bfloat16, float16 or float32"),
+    (["inspect", "nowhere", "--preset", "tiny"], 2, "--preset"),
+    (["inspect", "nowhere"], 1, "nowhere/config.json"),
+], ids=lambda value: "-".join(value) if isinstance(value, list) else None)
+def test_mistakes_are_explained(arguments, status, message):
+    result = gsa(*arguments)
+    assert result.returncode == status
+    assert message in result.stderr
+    assert not result.stdout

@@ -1,0 +1,84 @@
+"""gsa tokenize: inputs, tokenizers, mistakes, interruptions."""
+
+import json
+import signal
+import subprocess
+import time
+
+
+def manifest(folder):
+    return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+
+
+def test_documents_of_text(gsa, words):
+    gsa.run("tokenize", words, "--output", "whole")
+    gsa.run("tokenize", words, "--split", "blank-lines", "--output", "split")
+    whole, split = manifest(gsa.folder / "whole"), manifest(gsa.folder / "split")
+    assert (whole["documents"], split["documents"]) == (1, 200)
+    assert whole["text_bytes"] == words.stat().st_size
+    # Each document has two marks; the line end and the blank line between documents are gone.
+    assert split["tokens"] == whole["tokens"] - 2 + 2 * 200 - 2 * 199 - 1
+    assert "every checksum is right" in gsa.run("tokenize", "--check", "--output", "split")
+
+
+def test_standard_input_equals_a_file(gsa, words):
+    text = words.read_text(encoding="utf-8")
+    gsa.run("tokenize", words, "--output", "file")
+    gsa.run("tokenize", "-", "--output", "stdin", text=text)
+    assert manifest(gsa.folder / "file") == manifest(gsa.folder / "stdin")
+
+
+def test_json_lines_and_separators_give_the_same(gsa, words):
+    documents = words.read_text(encoding="utf-8").strip().split("\n\n")
+    (gsa.folder / "a.jsonl").write_text(
+        "".join(json.dumps({"id": i, "body": text}) + "\n" for i, text in enumerate(documents)), encoding="utf-8"
+    )
+    (gsa.folder / "b.txt").write_text("\n<|end|>\n".join(documents), encoding="utf-8")
+    gsa.run("tokenize", "a.jsonl", "--field", "body", "--output", "json")
+    gsa.run("tokenize", "b.txt", "--separator", "<|end|>", "--output", "separated")
+    gsa.run("tokenize", words, "--split", "blank-lines", "--output", "blank")
+    assert manifest(gsa.folder / "json") == manifest(gsa.folder / "separated") == manifest(gsa.folder / "blank")
+
+
+def test_a_trained_tokenizer_is_used_again(gsa, words):
+    gsa.run("tokenize", words, "--train-tokenizer", 320, "--output", "train")
+    gsa.run("tokenize", words, "--tokenizer", "train", "--output", "valid")
+    gsa.run("tokenize", words, "--tokenizer", "train/tokenizer.model", "--output", "again")
+    train = manifest(gsa.folder / "train")
+    assert train["tokenizer"] == "sentencepiece" and train["vocab_size"] == 320
+    assert train["tokens"] < words.stat().st_size / 2
+    assert train == manifest(gsa.folder / "valid") == manifest(gsa.folder / "again")
+
+
+def test_mistakes_are_explained(gsa, words):
+    gsa.run("tokenize", words, "--output", "there")
+    for arguments, parts in [
+        (["none.txt", "--output", "x"], ["none.txt", "No such file"]),
+        ([words, "--output", "there"], ["there", "dataset.json"]),
+        (["--output", "x"], ["files to read"]),
+        ([words, "--output", "x", "--format", "json"], ["--format", "did you mean 'jsonl'"]),
+        ([words, "--output", "x", "--field", "body"], ["--field", "JSON lines"]),
+        ([words, "--output", "x", "--split", "blank-lines", "--separator", "x"], ["--split", "--separator"]),
+        ([words, "--output", "x", "--train-tokenizer", 300, "--tokenizer", "bytes"], ["both"]),
+        (["-", "--output", "x", "--train-tokenizer", 300], ["standard input"]),
+        ([words, "--output", "x", "--tokenizer", "nothing"], ["nothing"]),
+        ([words, "--output", "x", "--train-tokenizer", 5000000], ["training failed"]),
+    ]:
+        output = gsa.run("tokenize", *arguments, status=1)
+        assert all(part in output for part in parts), output
+        assert not (gsa.folder / "x" / "dataset.json").exists()
+    assert "--split" in gsa.run("tokenize", words, "--spilt", "file", "--output", "x", status=2)
+
+
+def test_an_interrupted_run_leaves_no_dataset(gsa):
+    process = gsa.start("tokenize", "-", "--output", "x", stdin=subprocess.PIPE)
+    process.stdin.write("some text\n" * 2_000_000)
+    process.stdin.flush()
+    for _ in range(600):
+        if (gsa.folder / "x").is_dir() and any((gsa.folder / "x").iterdir()):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75 and "nothing was kept" in output
+    assert list((gsa.folder / "x").iterdir()) == []

@@ -1,0 +1,209 @@
+"""gsa train as a process: kills, signals, a full disk, and what it writes."""
+
+import json
+import random
+import re
+import resource
+import signal
+import struct
+import time
+
+import pytest
+
+SETTINGS = {
+    "data.train": "data",
+    "output.folder": "run",
+    "data.length": 32,
+    "batch.tokens": 64,
+    "batch.rows": 2,
+    "model.k_base": 8,
+    "model.k_min": 4,
+    "model.k_max": 16,
+    "spans.dense": 8,
+    "spans.warmup": 8,
+    "spans.sparse": 8,
+    "output.save_every": 1,
+    "output.log_every": 1,
+    "device": "cpu",
+}
+
+
+def arguments(**changes):
+    settings = {**SETTINGS, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return ["train", *(part for key, value in settings.items() for part in ("--set", f"{key}={value}"))]
+
+
+@pytest.fixture
+def data(gsa, words):
+    gsa.run("tokenize", words, "--split", "blank-lines", "--output", "data")
+
+
+def newest(gsa, run="run"):
+    return sorted((gsa.folder / run / "checkpoints").glob("step-*"))[-1]
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes(), (folder / "optimizer.safetensors").read_bytes()
+
+
+def metrics(gsa, run="run"):
+    return [json.loads(line) for line in (gsa.folder / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def losses(lines):
+    return [(line["step"], line["span"], line.get("loss"), line.get("kl")) for line in lines if line["kind"] == "step"]
+
+
+# Twenty kills without warning, each at a random moment of a run that saves after every step. The newest
+# checkpoint is always readable (resuming verifies every checksum), and the run ends with the very bits of one
+# that was never killed.
+def test_kill_at_any_moment(gsa, data):
+    spans = {"spans__dense": 15, "spans__warmup": 15, "spans__sparse": 15}
+    gsa.run(*arguments(output__folder="whole", **spans))
+    moments = random.Random(5)
+    done = in_the_middle = 0
+    for kill in range(20):
+        process = gsa.start(*arguments(**spans), *(["--resume"] if done else []))
+        text = ""
+        for line in process.stdout:  # until steps come
+            text += line
+            if re.match(r"(dense|warmup|sparse) ", line):
+                break
+        time.sleep(moments.uniform(0, 0.25))
+        process.kill()
+        process.wait()
+        if done:
+            resumed = re.search(r"resumed from the checkpoint of step (\d+)", text)
+            assert resumed and int(resumed[1]) >= done, f"kill {kill}: {text}"
+        folder = gsa.folder / "run" / "checkpoints"
+        in_the_middle += any(folder.glob(".step-*"))
+        done = max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)
+    assert done > 0 and in_the_middle > 0, "the kills came at the wrong moments to show anything"
+    assert "resumed" in gsa.run(*arguments(**spans), "--resume")
+    assert weights(newest(gsa)) == weights(newest(gsa, "whole"))
+    assert losses(metrics(gsa)) == losses(metrics(gsa, "whole"))
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_so(gsa, data, which):
+    process = gsa.start(*arguments(output__save_every=0, spans__dense=100000))
+    for line in process.stdout:
+        if line.startswith("dense 3/"):
+            break
+    process.send_signal(which)
+    output = process.stdout.read()
+    assert process.wait(timeout=60) == 75, output
+    assert "--resume" in output
+    step = int(re.search(r"interrupted after step (\d+)", output)[1])
+    assert newest(gsa).name == f"step-{step:010d}"
+    assert (gsa.folder / "run" / "latest").resolve() == newest(gsa)
+
+
+# A limit on the size of files, set while it runs, stands in for a full disk.
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_a_full_disk_is_said_and_the_last_checkpoint_kept(gsa, data):
+    process = gsa.start(*arguments(output__save_every=3), restore_signals=False)  # SIGXFSZ stays ignored
+    for line in process.stdout:
+        if "saved" in line:
+            break
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+    output = process.stdout.read()
+    assert process.wait(timeout=60) == 1, output
+    assert "checkpoint of step 6 failed" in output and "File too large" in output
+    assert "newest complete one is" in output and "step-0000000003" in output
+    assert newest(gsa).name == "step-0000000003"
+    assert "resumed from the checkpoint of step 3" in gsa.run(*arguments(output__save_every=3), "--resume")
+
+
+def test_a_damaged_checkpoint_is_named(gsa, data):
+    gsa.run(*arguments(output__save_every=20))
+    file = newest(gsa) / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    output = gsa.run(*arguments(output__save_every=20), "--resume", status=1)
+    assert "step-0000000024' is damaged" in output and "model.safetensors" in output
+    assert "step-0000000020 is sound" in output
+
+
+def test_mistakes_are_explained(gsa, data):
+    (gsa.folder / "bad.toml").write_text("[optimiser]\nlr = 1\n", encoding="utf-8")
+    assert "did you mean 'optimizer.lr'" in gsa.run("train", "bad.toml", status=1)
+    assert "data.train" in gsa.run("train", status=1)
+    assert "no indexer" in gsa.run(
+        *arguments(model__system="standard", model__k_base=0, model__k_min=0, model__k_max=0), status=1
+    )
+    assert "--resume" in gsa.run("train", "--resum", status=2)
+    for part in ["optimizer", "lr = 0.001", "Examples", "dense", "[output]"]:
+        assert part in gsa.run("train", "--help")
+
+
+def test_the_effective_configuration_runs_the_same(gsa, data):
+    gsa.run(*arguments(output__save_every=0))
+    printed = gsa.run(*arguments(output__save_every=0), "--print-config")
+    assert printed == (gsa.folder / "run" / "config.toml").read_text(encoding="utf-8")
+    gsa.run("train", "run/config.toml", "--set", "output.folder=again")
+    assert weights(newest(gsa)) == weights(newest(gsa, "again"))
+
+
+def test_metrics_have_what_is_promised(gsa, data):
+    gsa.run(
+        *arguments(
+            output__save_every=0, data__validation="data", output__validate_every=10, output__sample_every=12,
+            output__peak_tflops=1, output__validation_tokens=200,
+        )
+    )
+    lines = metrics(gsa)
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, 25))
+    assert [line["span"] for line in steps] == ["dense"] * 8 + ["warmup"] * 8 + ["sparse"] * 8
+    common = {"lr", "tokens_per_second", "tflops", "mfu", "memory_bytes", "epoch", "spikes", "layers"}
+    for line in steps:
+        assert common <= line.keys()
+        assert ("loss" in line) == ("gradient_norm" in line) == (line["span"] != "warmup")
+        assert ("kl" in line) == ("indexer_gradient_norm" in line) == (line["span"] != "dense")
+        assert len(line["layers"]) == 4 and all(0 < layer["output_gate"] < 1 for layer in line["layers"])
+        if line["span"] != "dense":
+            assert len(line["kl"]) == 4
+            assert all(1 <= layer["k_mean"] <= 16 and 0 < layer["kept_mass"] <= 1.001 for layer in line["layers"])
+    assert [line["step"] for line in lines if line["kind"] == "validation"] == [10, 20, 24]
+    assert [line["step"] for line in lines if line["kind"] == "sample"] == [12, 24]
+
+
+def test_tensorboard_opens_the_events(gsa, data):
+    gsa.run(*arguments(output__save_every=0))
+    (file,) = (gsa.folder / "run" / "tensorboard").iterdir()
+    content, at, records = file.read_bytes(), 0, 0
+    while at < len(content):  # framing; checksums are verified by the C++ tests and by TensorBoard
+        (size,) = struct.unpack_from("<Q", content, at)
+        at += 16 + size
+        records += 1
+    assert at == len(content) and records == 1 + 24
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(file.parent))
+    events.Reload()
+    read = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    wanted = [(line["step"], line["loss"]) for line in metrics(gsa) if "loss" in line]
+    assert [step for step, _ in read] == [step for step, _ in wanted]
+    assert all(abs(a - b) < 1e-6 * abs(b) for (_, a), (_, b) in zip(read, wanted))
+    assert {"kl/layer_00", "k_mean/layer_03", "output_gate/layer_00"} <= set(events.Tags()["scalars"])
+
+
+# What a killed run wrote after its last checkpoint is void: neither log has a step twice.
+def test_logs_of_a_resumed_run_have_every_step_once(gsa, data):
+    process = gsa.start(*arguments(output__save_every=5))
+    for line in process.stdout:
+        if line.startswith("dense 8/"):
+            break
+    process.kill()
+    process.wait()
+    gsa.run(*arguments(output__save_every=5), "--resume")
+    assert [line["step"] for line in metrics(gsa) if line["kind"] == "step"] == list(range(1, 25))
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(gsa.folder / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/lr")] == list(range(1, 25))
