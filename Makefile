@@ -2,7 +2,7 @@
 #
 #   PYTHON=/path/python3   use the torch that this interpreter has, instead of making .venv
 #   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
-#   ARGS="..."             handed to ctest (test), pytest (pytest) or the benchmark (bench)
+#   ARGS="..."             handed to ctest (test), pytest (pytest), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
 #   JOBS=n                 compiler processes, default: one a core
 #   PACKAGES="..."         Debian packages for deps
 
@@ -79,14 +79,22 @@ retest: ## every test again, changed or not
 	@$(MAKE) --no-print-directory test $(if $(PYTHON),PYTHON=$(PYTHON))
 
 pytest: build ## the Python tests alone (ARGS="-k name")
-	@GSA_LIBRARY=$(BUILD)/libgsa.so PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}.deps/python" \
-	  $(INTERPRETER) -m pytest -p no:cacheprovider tests/torch $(ARGS)
+	@GSA_LIBRARY=$(BUILD)/libgsa.so GSA_PROGRAM=$(BUILD)/bin/gsa PYTHONDONTWRITEBYTECODE=1 \
+	  PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}.deps/python" \
+	  $(INTERPRETER) -m pytest -p no:cacheprovider tests/torch tests/program $(ARGS)
 
-sanitize: packages ## the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: packages ## kernels, file parsers and the fuzzer's corpus under AddressSanitizer and UndefinedBehaviorSanitizer
 	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
 	@cmake --build --preset sanitize -j $(JOBS)
 	@ctest --preset sanitize
 	@echo "make sanitize: clean"
+
+.PHONY: fuzz
+fuzz: packages ## fuzz the parsers of files under the sanitizers (ARGS="--seconds 600 --seed 7 --keep")
+	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
+	@cmake --build --preset sanitize -j $(JOBS) --target gsa_fuzz
+	@cd build/sanitize && UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./gsa_fuzz run ../../tests/corpus $(ARGS)
+	@echo "make fuzz: nothing found"
 
 format: ## rewrite the sources with clang-format
 	@tools/format.sh fix
@@ -106,32 +114,20 @@ bench: configure ## measure speed against torch, JSON under build/ (ARGS="--help
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench
 	@$(BUILD)/gsa_bench $(ARGS)
 
-# ---- CUDA: compiled for Hopper wherever nvcc is, no GPU needed
+.PHONY: bench-gpu
+bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa
+	@$(INTERPRETER) bench/gpu.py --library $(BUILD)/libgsa.so --json build/bench-gpu.json $(ARGS)
 
-NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
-NVCC_FLAGS := -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc \
-  -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIC
-CUDA_SOURCES := $(shell find src/kernels -name '*.cu' | sort)
-CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=build/cuda/%.o)
+# ---- CUDA: compiled and linked wherever nvcc is, no GPU needed
 
 .PHONY: cuda
-ifeq ($(NVCC),)
-cuda:
-	@echo "make cuda: nvcc not found, neither in PATH nor in /usr/local/cuda/bin" >&2; exit 1
-else ifeq ($(CUDA_SOURCES),)
-cuda:
-	@echo "make cuda: there are no CUDA sources under src/kernels yet"
-else
-cuda: $(CUDA_OBJECTS) ## compile the CUDA sources for sm_90a (needs nvcc, no GPU)
-	@echo "make cuda: $(words $(CUDA_OBJECTS)) objects in build/cuda"
-endif
-
-build/cuda/%.o: %.cu
-	@mkdir -p $(@D)
-	@echo "nvcc $<"
-	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
-
--include $(CUDA_OBJECTS:.o=.d)
+cuda: packages ## compile the CUDA operators and their tests (needs nvcc, no GPU); with a GPU run them
+	@if [ ! -e build/cuda/build.ninja ]; then cmake --preset cuda; fi
+	@cmake --build --preset cuda -j $(JOBS) --target gsa_cuda_tests
+	@status=0; build/cuda/gsa_cuda_tests --gtest_brief=1 $(ARGS) || status=$$?; \
+	if [ $$status = 77 ]; then echo "make cuda: compiled and linked; not run, no GPU here"; exit 0; fi; \
+	exit $$status
 
 .PHONY: clean
 clean: ## remove build/ (.venv and .deps stay)

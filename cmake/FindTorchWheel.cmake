@@ -13,7 +13,7 @@ if(NOT torch_result EQUAL 0)
                       "`make setup` makes an environment with torch; `make PYTHON=/path/to/python3 test` uses yours.")
 endif()
 
-foreach(key version include_dirs libraries openmp cxx11_abi)
+foreach(key version cuda include_dirs libraries openmp cxx11_abi)
   if(NOT torch_config MATCHES "(^|\n)${key}=([^\n]*)")
     message(FATAL_ERROR "tools/torch_config.py printed no ${key}:\n${torch_config}")
   endif()
@@ -32,6 +32,10 @@ message(STATUS "OpenMP runtime: ${torch_openmp}")
 add_library(gsa::torch INTERFACE IMPORTED)
 target_include_directories(gsa::torch SYSTEM INTERFACE ${torch_include_dirs})
 target_link_libraries(gsa::torch INTERFACE ${torch_libraries} "${torch_openmp}")
+if(torch_cuda)
+  # libtorch.so is what brings torch's CUDA libraries into a program, though nobody calls it by name.
+  target_link_options(gsa::torch INTERFACE LINKER:--no-as-needed)
+endif()
 # at::parallel_for lives in a header and is serial unless that header is compiled with OpenMP. Only compiled:
 # linking with -fopenmp would bring the system's libgomp beside the one that torch has loaded.
 target_compile_options(gsa::torch INTERFACE -fopenmp)

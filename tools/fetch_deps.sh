@@ -31,6 +31,8 @@ else
   for package in $(missing_packages required); do
     case $package in
       libhwy-dev | g++ | cmake | ninja-build) ;;  # fetched anyway, or programs that do not run from a folder
+      libsentencepiece-dev) packages+=("$package" libsentencepiece0) ;;  # the library itself
+      libtomlplusplus-dev) ;;  # fetched anyway
       *) packages+=("$package") ;;
     esac
   done

@@ -3,18 +3,20 @@
 #
 # Presence is probed by file or command, not by package name: a machine may have it from elsewhere.
 
-# package          need      kind     probe
+# package             need      kind     probe
 PACKAGE_TABLE='
-g++                required  command  g++
-cmake              required  command  cmake
-ninja-build        required  command  ninja
-libhwy-dev         required  header   hwy/highway.h
-libgtest-dev       required  header   gtest/gtest.h
-nlohmann-json3-dev required  header   nlohmann/json.hpp
-libcli11-dev       required  header   CLI/CLI.hpp
-python3-venv       venv      python   ensurepip,venv
-ccache             optional  command  ccache
-clang-format       optional  command  clang-format-14,clang-format
+g++                   required  command  g++
+cmake                 required  command  cmake
+ninja-build           required  command  ninja
+libhwy-dev            required  header   hwy/highway.h
+libgtest-dev          required  header   gtest/gtest.h
+nlohmann-json3-dev    required  header   nlohmann/json.hpp
+libcli11-dev          required  header   CLI/CLI.hpp
+libtomlplusplus-dev   required  header   toml++/toml.h
+libsentencepiece-dev  required  header   sentencepiece_processor.h
+python3-venv          venv      python   ensurepip,venv
+ccache                optional  command  ccache
+clang-format          optional  command  clang-format-14,clang-format
 '
 
 # has <kind> <probe>

@@ -14,6 +14,6 @@ files() {
   files | sort -z | while IFS= read -r -d '' file; do
     if [ -f "$file" ]; then sha256sum "$file"; fi
   done
-  "$1" -c 'import sys, torch; print(sys.version, torch.__version__)'
+  "$1" -c 'import sys, torch; print(sys.version, torch.__version__, torch.cuda.device_count())'
   uname -m
 } | sha256sum | cut -d ' ' -f 1

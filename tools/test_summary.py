@@ -7,15 +7,28 @@ Reads the reports that GoogleTest and pytest leave in BUILD_DIR/reports. Whether
 this one adds that a suite without a single case is a failure.
 """
 
+import collections
 import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
 
 REPLAY = {
+    "cuda": "{build}/gsa_cuda_tests --gtest_filter='{suite}.{name}'",
+    "data": "{build}/gsa_data_tests --gtest_filter='{suite}.{name}'",
     "kernels": "{build}/gsa_kernels_tests --gtest_filter='{suite}.{name}'",
+    "model": "{build}/gsa_model_tests --gtest_filter='{suite}.{name}'",
     "nn": "{build}/gsa_nn_tests --gtest_filter='{suite}.{name}'",
+    "train": "{build}/gsa_train_tests --gtest_filter='{suite}.{name}'",
+    "program": 'make pytest ARGS="-k \'{name}\'"',
     "pytest": 'make pytest ARGS="-k \'{name}\'"',
 }
+
+
+def reason_of(case) -> str:
+    skipped = case.find("skipped")
+    text = "" if skipped is None else skipped.get("message") or skipped.text or ""
+    lines = [line for line in text.strip().splitlines() if line]
+    return lines[-1] if lines else "no reason given"
 
 
 def main() -> int:
@@ -30,6 +43,8 @@ def main() -> int:
         passed = len(cases) - len(failed) - len(skipped)
         empty |= passed + len(failed) == 0
         print(f"  {report.stem:<8} {passed:>5} passed {len(failed):>5} failed {len(skipped):>5} skipped")
+        for reason, count in collections.Counter(map(reason_of, skipped)).items():
+            print(f"    {count:>4} skipped: {reason}")
         for case in failed:
             suite, name = case.get("classname"), case.get("name")
             replay.append(REPLAY[report.stem].format(build=build, suite=suite, name=name))

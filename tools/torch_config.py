@@ -32,6 +32,7 @@ def main() -> None:
         raise SystemExit(f"torch_config: torch {torch.__version__} lacks {', '.join(missing)}")
 
     print(f"version={torch.__version__}")
+    print(f"cuda={torch.version.cuda or ''}")
     print(f"include_dirs={';'.join(p for p in cpp_extension.include_paths() if os.path.isdir(p))}")
     print(f"libraries={';'.join(libraries)}")
     print(f"openmp={openmp_runtime()}")
