@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Measures the CUDA operators beside torch's own attention, in one run on one GPU.
+
+    make bench-gpu                                 build and run everything (about two minutes on an H200)
+    make bench-gpu ARGS="--only decode attend"     the cases whose names contain one of these words
+    make bench-gpu ARGS="--list"                   the cases, without running them
+
+By hand, with any libgsa.so that holds the CUDA operators:
+
+    python3 bench/gpu.py --library build/release/libgsa.so --json build/bench-gpu.json
+
+What is measured: a layer of 32 query heads and 8 key/value heads of 128, bfloat16, 4 indexer heads of 64, k = 2048, one
+sequence, causal. Times are medians of device events, with the L2 cache emptied before each run. Short cases run as CUDA
+graphs, ours and the standard alike. The standard is torch's scaled_dot_product_attention by cuDNN or FlashAttention,
+whichever is faster in this run. Its backward pass adds up dq, dk, dv with atomics, not reproducibly; ours does so only
+where asked to ('atomic'): that row compares like with like, 'ordered' is the default.
+
+How to read the table: 'ours' and 'standard' are milliseconds unless a unit is given, 'ratio' is standard over ours (above
+1: we are faster). 'must' and 'aim' are the limits that the project set itself, either for 'ours' or for the 'ratio'.
+'union/k' says how many keys 16 neighbouring queries select together, over what one of them selects: trained models show
+2 to 6, independent random inputs are the worst case.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from gpu_inputs import (  # noqa: E402
+    attention,
+    indexer,
+    masks_with_union,
+    normal,
+    overlapping_indexer,
+    selected_overlap,
+)
+from gpu_timing import Timer, peak_above  # noqa: E402
+
+K = 2048
+LONG, MIDDLE, SHORT, HUGE = 131072, 32768, 4096, 1 << 20
+BUDGET = dict(budget="fixed", k_base=K, k_min=1, k_max=K)
+INDEX_SCALE = 64**-0.5
+BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
+
+gsa = torch.ops.gsa
+
+
+class Dense:
+    """torch's attention: the faster of its two backends. Arguments as ours, [B, tokens, heads, size]."""
+
+    @staticmethod
+    def call(q, k, v, causal):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).transpose(1, 2)
+
+    @classmethod
+    def fastest(cls, measure, run):
+        """measure(run) under each backend that takes the call: (milliseconds, name)."""
+        times = []
+        for name, backend in BACKENDS.items():
+            try:
+                with sdpa_kernel(backend):
+                    times.append((measure(run), name))
+            except RuntimeError as error:
+                print(f"  {name}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return min(times)
+
+    @classmethod
+    def forward(cls, measure, q, k, v, causal=True):
+        return cls.fastest(measure, lambda: cls.call(q, k, v, causal))
+
+    @classmethod
+    def forward_backward(cls, measure, q, k, v, dout):
+        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+        return cls.fastest(measure, lambda: torch.autograd.grad(cls.call(*leaves, True), leaves, dout))
+
+
+def stage(tensors, index, **options):
+    return gsa.sparse_attend(*tensors, *index, index_scale=INDEX_SCALE, **BUDGET, **options)
+
+
+# ---- cases: each takes a Timer and yields rows. A row: name, ours [, standard, unit, must, aim, note].
+
+
+def select_128k(timer):
+    q, k, w, bias = indexer(LONG, 64)
+    ours = timer.median(lambda: gsa.select(q, k, w, bias, scale=INDEX_SCALE, **BUDGET))
+    yield dict(name="select, 128K", ours=ours, must=27, aim=15)
+
+
+def attend_128k(timer):
+    q, k, v = attention(LONG)
+    for ratio in (1.5, 2, 3, 6):
+        mask, overlap = masks_with_union(LONG, K, ratio)
+        ours = timer.median(lambda: gsa.attend(q, k, v, mask))
+        limits = dict(must=41, aim=22) if ratio == 3 else {}
+        yield dict(name=f"attend forward, 128K, union/k = {ratio}", ours=ours, note=f"union/k {overlap:.2f}", **limits)
+
+
+def stage_128k(timer):
+    tensors = attention(LONG)
+    standard, by = Dense.forward(timer.median, *tensors)
+    index, overlap = overlapping_indexer(LONG, BUDGET)
+    ours = timer.median(lambda: stage(tensors, index))
+    yield dict(name="whole stage, 128K, overlapping", ours=ours, standard=standard, must_ratio=4, aim_ratio=8,
+               note=f"union/k {overlap:.2f}, {by}")  # fmt: skip
+    extra = peak_above(lambda: stage(tensors, index), lambda value: value)
+    yield dict(name="whole stage, 128K: extra memory", ours=extra / 1e6, unit="MB", must=1000)
+    index = indexer(LONG, 0)
+    overlap = selected_overlap(index, BUDGET, LONG)
+    ours = timer.median(lambda: stage(tensors, index))
+    yield dict(name="whole stage, 128K, independent", ours=ours, standard=standard, note=f"union/k {overlap:.2f}, {by}")
+
+
+def decode_128k(timer):
+    page = 64
+    blocks = LONG // page
+    for batch, limits in ((1, {}), (8, dict(must_ratio=8, aim_ratio=16)), (16, {})):
+        pages = [normal(batch * blocks, page, 8, 128) for _ in range(2)]
+        index_k = normal(batch * blocks, page, 64)
+        table = torch.randperm(batch * blocks, device="cuda").view(batch, blocks).to(torch.int32)
+        lengths = torch.full((batch,), LONG, device="cuda", dtype=torch.int32)
+        q, z = normal(batch, 1, 32, 128), normal(batch, 1, 32, 128)
+        index = normal(batch, 1, 4, 64), index_k, normal(batch, 1, 4).sigmoid(), normal(4)
+
+        def step():
+            return gsa.decode(q, *pages, table, lengths, *index, z, max_length=LONG, index_scale=INDEX_SCALE, **BUDGET)
+
+        ours = timer.graph(step)
+        keys, values = (p.view(batch, LONG, 8, 128) for p in pages)
+        standard, by = Dense.forward(timer.graph, q, keys, values, causal=False)
+        yield dict(name=f"decode, 128K, {batch} sequence{'s' if batch > 1 else ''}", ours=1000 * ours,
+                   standard=1000 * standard, unit="us", note=f"{by}; gate included", **limits)  # fmt: skip
+        del pages, index_k, keys, values, index
+
+
+def training(timer, tokens, name, **limits):
+    tensors = attention(tokens)
+    dout = normal(1, tokens, 32, 128)
+    index, overlap = overlapping_indexer(tokens, BUDGET)
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    standard, by = Dense.forward_backward(timer.graph, *tensors, dout)
+    for accumulation in ("ordered", "atomic"):
+        ours = timer.graph(
+            lambda: torch.autograd.grad(stage(leaves, index, accumulation=accumulation)[0], leaves, dout)
+        )
+        order = "ordered sums" if accumulation == "ordered" else f"atomics, as {by} has them"
+        yield dict(name=f"forward + backward, {name}, {accumulation}", ours=ours, standard=standard,
+                   note=f"union/k {overlap:.2f}, {by}; {order}", **(limits if accumulation == "ordered" else {}))  # fmt: skip
+
+
+def training_32k(timer):
+    yield from training(timer, MIDDLE, "32K", must_ratio=1.5, aim_ratio=3)
+
+
+def training_4k(timer):
+    yield from training(timer, SHORT, "4K", must_ratio=1 / 1.5, aim_ratio=1 / 1.05)
+
+
+def warmup_32k(timer):
+    q, k, v = attention(MIDDLE)
+    index = [t.requires_grad_() for t in indexer(MIDDLE, 64)]
+    lse = gsa.attend(q, k, v)[1]
+    weight = torch.full((1, MIDDLE), 1 / MIDDLE, device="cuda")
+
+    def step():
+        loss, index_lse = gsa.indexer_kl(q, k, lse, *index, index_scale=INDEX_SCALE)
+        return loss, index_lse, *torch.autograd.grad(loss, index, weight)
+
+    extra = peak_above(step, lambda value: value)
+    yield dict(name="KL warm-up, 32K: extra memory", ours=extra / 1e6, unit="MB", must=500, aim=200)
+    yield dict(name="KL warm-up, 32K: loss and gradients", ours=timer.median(step))
+
+
+def forward_1m(timer):
+    tensors = attention(HUGE)
+    index = indexer(HUGE, 64)
+    peak = peak_above(lambda: stage(tensors, index), lambda value: value)
+    ours = timer.once(lambda: stage(tensors, index))
+    yield dict(name="one layer, 1M tokens, forward", ours=ours, note=f"extra memory {peak / 1e6:.0f} MB")
+
+
+def gate_bandwidth(timer):
+    x, z = normal(1, LONG, 32, 128), normal(1, LONG, 32, 128)
+    copied = timer.median(lambda: x.clone())
+    ours = timer.median(lambda: gsa.gate(x, z))
+    rate = 3 * x.nbytes / ours / 1e9
+    yield dict(name="gate, 128K", ours=ours, note=f"{rate:.2f} TB/s; a copy: {2 * x.nbytes / copied / 1e9:.2f} TB/s")
+    dy = normal(1, LONG, 32, 128)
+    backward = timer.median(lambda: gsa.gate_backward(dy, x, z))
+    yield dict(name="gate backward, 128K", ours=backward, note=f"{5 * x.nbytes / backward / 1e9:.2f} TB/s")
+
+
+CASES = {
+    "select": select_128k,
+    "attend": attend_128k,
+    "stage": stage_128k,
+    "decode": decode_128k,
+    "train32k": training_32k,
+    "train4k": training_4k,
+    "warmup": warmup_32k,
+    "million": forward_1m,
+    "gate": gate_bandwidth,
+}
+
+
+# ---- report
+
+
+def verdict(row):
+    """'aim', 'must' or 'MISSED' where there is a limit to be held."""
+    ratio = row["standard"] / row["ours"] if "standard" in row else None
+    for name in ("aim", "must"):
+        if name in row and row["ours"] <= row[name]:
+            return name
+        if f"{name}_ratio" in row and ratio >= row[f"{name}_ratio"]:
+            return name
+    return "MISSED" if "must" in row or "must_ratio" in row else ""
+
+
+def number(value):
+    return "" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def limit(row, name):
+    if name in row:
+        return f"{row[name]:g}"
+    return f"{row[name + '_ratio']:.2g}x" if f"{name}_ratio" in row else ""
+
+
+def line(row):
+    ratio = number(row["standard"] / row["ours"]) + "x" if "standard" in row else ""
+    unit = row.get("unit", "ms")
+    return (
+        f"{row['name']:<42} {limit(row, 'must'):>6} {limit(row, 'aim'):>6} {number(row['ours']):>8} {unit:<3}"
+        f"{number(row.get('standard')):>8} {ratio:>7}  {verdict(row):<6} {row.get('note', '')}"
+    )
+
+
+HEADER = f"{'case':<42} {'must':>6} {'aim':>6} {'ours':>8} {'':<3}{'standard':>8} {'ratio':>7}  {'holds':<6}"
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", help="libgsa.so with the CUDA operators")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help=f"cases among {', '.join(CASES)}")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each measurement (default 1)")
+    parser.add_argument("--json", type=pathlib.Path, help="write all numbers to this file")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    args = parser.parse_args()
+    if unknown := [word for word in args.only if not any(word in name for name in CASES)]:
+        parser.error(f"--only: expected some of {', '.join(CASES)}, got {unknown[0]!r}")
+    if args.list:
+        print("\n".join(CASES))
+        sys.exit(0)
+    if not args.library or not pathlib.Path(args.library).is_file():
+        parser.error(f"--library: expected the path of libgsa.so, got {args.library!r}")
+    if not torch.cuda.is_available():
+        sys.exit("bench/gpu.py: no CUDA device here")
+    return args
+
+
+def main():
+    args = parse()
+    torch.ops.load_library(args.library)
+    if not gsa.built_with_cuda():
+        sys.exit(f"bench/gpu.py: {args.library} is built without the CUDA operators (cmake -DGSA_CUDA=ON)")
+    torch.manual_seed(1)
+    machine = dict(
+        gpu=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        cudnn=torch.backends.cudnn.version(),
+        date=time.strftime("%Y-%m-%d %H:%M"),
+    )
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    print(HEADER)
+    timer = Timer(args.seconds)
+    rows, failed = [], []
+    for name, case in CASES.items():
+        if args.only and not any(word in name for word in args.only):
+            continue
+        start = time.time()
+        print(f"[{name}]", file=sys.stderr, flush=True)
+        try:
+            for row in case(timer):
+                rows.append(row)
+                print(line(row), flush=True)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except torch.AcceleratorError as error:  # the device refuses all further work of this process
+            failed.append(name)
+            print(f"{name}: FAILED: {str(error).splitlines()[0]}; nothing more can run", flush=True)
+            break
+        except RuntimeError as error:  # one broken case must not lose the others
+            failed.append(name)
+            print(f"{name}: FAILED: {str(error).splitlines()[0]}", flush=True)
+        print(f"[{name}: {time.time() - start:.0f} s]", file=sys.stderr, flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(dict(machine=machine, rows=rows, failed=failed), indent=1))
+        print(f"written: {args.json}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
