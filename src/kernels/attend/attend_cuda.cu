@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/attend/attend_checks.h"
 #include "kernels/attend/attend_forward_hopper.h"
 #include "kernels/attend/attend_generic.h"
 #include "kernels/attend/attend_plan.h"
-#include "kernels/common/checks.h"
 
 namespace gsa::cuda {
 namespace {
@@ -37,15 +37,7 @@ AttendFacts facts_of(const AttendArgs& args, const Device& device) {
 }  // namespace
 
 void attend(const AttendArgs& args, const Context& context) {
-  constexpr const char* kOp = "attend";
-  check::attend_shape(kOp, args.shape);
-  check::sequences(kOp, args.sequences);
-  check::mask(kOp, args.mask, args.sequences);
-  if (args.sequences.total_queries() == 0) return;
-  check::not_null(kOp, "q", args.q.data);
-  check::not_null(kOp, "k", args.k.data);
-  check::not_null(kOp, "v", args.v.data);
-  check::not_null(kOp, "out", args.out.data);
+  if (!check_attend(args)) return;
   const AttendConfig config = choose_attend(facts_of(args, context.device));
   if (config.kernel == AttendConfig::Kernel::hopper) {
     attend_forward_hopper(args, config, context);

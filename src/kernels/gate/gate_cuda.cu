@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "core/checked.h"
-#include "kernels/common/checks.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.cuh"
+#include "kernels/gate/gate_checks.h"
 
 namespace gsa::cuda {
 namespace {
@@ -288,25 +288,12 @@ int lanes_shift(const Grid& grid) {
   return shift;
 }
 
-// Returns whether there is anything to do.
-bool check_shape(const char* op, const GateShape& shape) {
-  constexpr std::int64_t kLimit = std::numeric_limits<std::int64_t>::max();
-  check::in_range(op, "tokens", shape.tokens, 0, kLimit);
-  check::in_range(op, "heads", shape.heads, 0, kLimit);
-  check::in_range(op, "head_size", shape.head_size, 0, kLimit);
-  const std::int64_t rows = checked_mul(shape.tokens, shape.heads, op, "tokens x heads");
-  return checked_mul(rows, shape.head_size, op, "tokens x heads x head_size") > 0;
-}
-
 }  // namespace
 
 void gate(const GateArgs& args, const Context& context) {
   constexpr const char* kOp = "gate";
   check_device(kOp, context.device);
-  if (!check_shape(kOp, args.shape)) return;
-  check::not_null(kOp, "x", args.x.data);
-  check::not_null(kOp, "z", args.z.data);
-  check::not_null(kOp, "y", args.y.data);
+  if (!check_gate(args)) return;
   const Operand operands[] = {{args.x, false}, {args.z, true}, {args.y, false}};
   dispatch(kOp, args.shape, operands, [&]<typename T, int width, bool flat>(const Grid& grid) {
     const cudaStream_t stream = stream_of(context.stream);
@@ -325,12 +312,7 @@ void gate(const GateArgs& args, const Context& context) {
 void gate_backward(const GateBackwardArgs& args, const Context& context) {
   constexpr const char* kOp = "gate_backward";
   check_device(kOp, context.device);
-  if (!check_shape(kOp, args.shape)) return;
-  check::not_null(kOp, "x", args.x.data);
-  check::not_null(kOp, "z", args.z.data);
-  check::not_null(kOp, "dy", args.dy.data);
-  check::not_null(kOp, "dx", args.dx.data);
-  check::not_null(kOp, "dz", args.dz.data);
+  if (!check_gate_backward(args)) return;
   const Operand operands[] = {
       {args.x, false}, {args.z, true}, {args.dy, false}, {args.dx, false}, {args.dz, true}};
   dispatch(kOp, args.shape, operands, [&]<typename T, int width, bool flat>(const Grid& grid) {
