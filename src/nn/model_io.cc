@@ -11,6 +11,7 @@
 #include "nn/config_json.h"
 #include "nn/cost.h"
 #include "nn/weight_files.h"
+#include "torch/tensor_checks.h"
 
 namespace gsa::nn {
 namespace {
@@ -136,7 +137,7 @@ void copy_into(Tensor& target, const WeightSource& source) {
   }
   if (mean_variance && stored.type != StoredType::f64) bad_tensor(source, "F64", name_of(stored.type));
   const at::ScalarType type =
-      mean_variance ? at::kDouble : scalar_type_of(weight_type_of(stored.type).value());
+      mean_variance ? at::kDouble : binding::scalar_type(weight_type_of(stored.type).value());
   Tensor staged = torch::empty(target.sizes(), type);  // bytes in a file may be unaligned
   const auto bytes = source.bytes();
   if (!bytes.empty()) std::memcpy(staged.data_ptr(), bytes.data(), bytes.size());
@@ -159,29 +160,14 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > 4 ? concat(text, " and ", names.size() - 4, " more") : text;
 }
 
-}  // namespace
-
 DType dtype_of(at::ScalarType type) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    if (scalar_type_of(dtype) == type) return dtype;
+    if (binding::scalar_type(dtype) == type) return dtype;
   }
   bad_argument("nn::dtype_of", "type", "float32, bfloat16, float16 or float64", concat(type));
 }
 
-at::ScalarType scalar_type_of(DType type) {
-  switch (type) {
-    case DType::f32:
-      return at::kFloat;
-    case DType::f64:
-      return at::kDouble;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::f16:
-      return at::kHalf;
-  }
-  bad_argument("nn::scalar_type_of", "type", "float32, bfloat16, float16 or float64",
-               concat(static_cast<int>(type)));
-}
+}  // namespace
 
 void save_model(const Model& model, const fs::path& folder, const SaveOptions& options) {
   torch::NoGradGuard no_grad;
@@ -208,7 +194,7 @@ void save_model(const Model& model, const fs::path& folder, const SaveOptions& o
   }
   Tensor staged;  // one at a time, in the file's type, on the CPU
   content.bytes = [&](const StoredTensor& tensor) {
-    const auto scalar = is_mean_variance(tensor.name) ? at::kDouble : scalar_type_of(type);
+    const auto scalar = is_mean_variance(tensor.name) ? at::kDouble : binding::scalar_type(type);
     staged = tensors.at(tensor.name).detach().to(at::kCPU, scalar).contiguous();
     return std::span(static_cast<const std::byte*>(staged.data_ptr()), staged.nbytes());
   };
@@ -236,7 +222,7 @@ LoadedModel load_model(const fs::path& folder, const LoadOptions& options) {
 
   LoadedModel result;
   result.model = Model(config);
-  result.model->to(options.device, scalar_type_of(type));
+  result.model->to(options.device, binding::scalar_type(type));
   std::set<std::string> used;
   std::vector<std::string> missing;
   for (auto& [name, tensor] : state_of(*result.model)) {

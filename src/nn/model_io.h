@@ -56,7 +56,4 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
 // The configuration alone.
 ModelConfig load_config(const std::filesystem::path& folder);
 
-DType dtype_of(at::ScalarType type);  // throws for what is no type of weights
-at::ScalarType scalar_type_of(DType type);
-
 }  // namespace gsa::nn
