@@ -69,11 +69,16 @@ std::vector<Chunk> plan_chunks(const Sequences& sequences, const ChunkLimits& li
 ChunkMask::ChunkMask(const char* op, const std::vector<Chunk>& chunks, const at::Device& device) {
   std::int64_t words = 0;
   for (const Chunk& chunk : chunks) words = std::max(words, chunk.queries() * chunk.words);
-  buffer_ = empty(op, "q", {words}, at::kInt, device);
+  words_ = empty(op, "q", {words}, at::kInt, device);
 }
 
+ChunkMask::ChunkMask(const Tensor& whole) : words_(whole), whole_(true) {}
+
 Mask ChunkMask::of(const Chunk& chunk) const {
-  return {reinterpret_cast<std::uint32_t*>(buffer_.mutable_data_ptr<std::int32_t>()), chunk.words};
+  std::uint32_t* const words = reinterpret_cast<std::uint32_t*>(words_.mutable_data_ptr<std::int32_t>());
+  if (!whole_) return {words, chunk.words};
+  const std::int64_t width = words_.size(-1);
+  return {words + chunk.q_first * width, width};
 }
 
 Indexer part_of(const Indexer& indexer, const Chunk& chunk, DType dtype) {

@@ -32,14 +32,17 @@ std::int64_t queries_per_chunk(std::int64_t keys, const ChunkLimits& limits);
 
 std::vector<Chunk> plan_chunks(const Sequences& sequences, const ChunkLimits& limits);
 
-// A mask buffer, large enough for any of the chunks.
+// The masks of chunks: a buffer, large enough for any of them and used by one after the other, or their parts
+// of a mask of all queries (int32 [..., words], contiguous).
 class ChunkMask {
  public:
   ChunkMask(const char* op, const std::vector<Chunk>& chunks, const at::Device& device);
+  explicit ChunkMask(const Tensor& whole);
   Mask of(const Chunk& chunk) const;
 
  private:
-  Tensor buffer_;
+  Tensor words_;
+  bool whole_ = false;
 };
 
 // What belongs to a chunk, out of what belongs to all.

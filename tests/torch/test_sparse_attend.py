@@ -1,4 +1,4 @@
-"""gsa::sparse_attend: select and attend together, no mask kept."""
+"""gsa::sparse_attend: select and attend together, a mask kept only where it is small."""
 
 import os
 import subprocess
@@ -82,6 +82,41 @@ def test_longer_than_a_chunk(dtype):
     tolerance = 4 * torch.finfo(dtype).eps
     for a, b in zip(pieces[1:], whole[1:]):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
+
+
+# One sequence a chunk, and one that is cut into chunks; a mask's row is no longer than a row of q.
+KEPT = [dict(batch=2, queries=300, size=64), dict(queries=2500, heads=4, kv_heads=1, size=48, index_heads=2)]
+
+
+def sparse_and_kept(p):
+    """Its results, and the masks that autograd keeps."""
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        results = sparse(p)
+    return results, [t for t in saved if t.dtype == torch.int32 and t.dim() == 3]
+
+
+@pytest.mark.parametrize("shape", KEPT, ids=["whole", "cut"])
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+def test_kept_mask_changes_no_bit(dtype, shape):
+    p = make(dtype=dtype, **shape).leaves()
+    (out, lse, _, _, threshold, tie_cut), (mask,) = sparse_and_kept(p)
+    selected, *_ = gsa.select(*p.indexer(), scale=p.scale(), **OPTIONS)
+    assert_same_bits(mask, selected, "mask")
+    direction = torch.randn_like(out)
+    with torch.no_grad():
+        rebuilt = gsa.sparse_attend_backward(
+            direction, *p.attention(), *p.indexer(), out, lse, threshold, tie_cut, index_scale=p.scale()
+        )
+    for name, a, b in zip("qkv", torch.autograd.grad(out, p.attention(), direction), rebuilt):
+        assert_same_bits(a, b, f"d{name}")
+
+
+def test_large_mask_is_not_kept():
+    p = make(queries=700, heads=2, kv_heads=1, size=8).leaves()  # 88 bytes a query, q: 64
+    assert sparse_and_kept(p)[1] == []
+    with torch.no_grad():
+        assert sparse_and_kept(make(queries=300, size=64))[1] == [], "nobody asks for gradients"
 
 
 @pytest.mark.parametrize("shape", [dict(batch=0, queries=5), dict(queries=0, keys=7)])

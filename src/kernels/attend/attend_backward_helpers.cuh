@@ -6,38 +6,47 @@
 
 namespace gsa::cuda::backward {
 
-// One warp copies the rows of keys of every step, one those of values. Keys of step i lie in matrix i % 2 of
-// the ring and its values in the other one: values of step i come when the keys of step i - 1 are used up,
-// and keys of step i + 1 when the values of step i are. from: the row of position 0; to: the matrix of step
-// 0; full, free: what the copy ends, and what it waits for from step 1 on.
+// Where the rows of a sequence's keys or values begin, and how many bytes they are apart.
+struct Source {
+  const char* rows;
+  std::uint32_t stride;
+};
+
+// Two warps copy the rows of keys and values, each its half of the 128 rows of a step: no place in shared
+// memory has two writers. Keys of step i lie in matrix i % 2 of the ring and its values in the other one:
+// keys come when the values of step i - 1 are used up, values when the keys of step i - 1 are.
 template <int d>
-__device__ __forceinline__ void gather(const char* from, std::uint32_t stride, const int* keys, int count,
-                                       std::uint32_t to, std::uint32_t other, std::uint32_t full,
-                                       std::uint32_t free) {
+__device__ __forceinline__ void gather(Source key_rows, Source value_rows, const int* keys, int count,
+                                       int half, std::uint32_t shared) {
+  using namespace hopper;
+  using Layout = Shared<d>;
   constexpr int kLanes = d / 8;         // of a row
   constexpr int kAtOnce = 32 / kLanes;  // rows of an instruction
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int chunk = lane % kLanes, sub = lane / kLanes;
-  from += chunk * 16;
+  key_rows.rows += chunk * 16;
+  value_rows.rows += chunk * 16;
   std::uint32_t columns[4];  // where the chunk lies in rows j * kAtOnce + sub, modulo 8
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    columns[j] = chunk / 8 * kPanel + sub * 128 + ((chunk % 8 ^ (j * kAtOnce + sub) % 8) << 4);
+    columns[j] =
+        half * 64 * 128 + chunk / 8 * kPanel + sub * 128 + ((chunk % 8 ^ (j * kAtOnce + sub) % 8) << 4);
     asm("" : "+r"(columns[j]));  // once, not for each copy
   }
-  asm("" : "+l"(from));
   const auto key_at = [&](int at) { return keys != nullptr && at < count ? keys[at] : at; };
   const std::uint64_t policy = evict_first_policy();
-  int ahead = key_at(lane);
-  std::uint32_t phase = 1;
-  for (int begin = 0; begin < count;) {
-    if (begin > 0) hopper::barrier_wait(free, phase);
+  int upper = key_at(64 * half + lane), lower = key_at(64 * half + 32 + lane);
+  const int copies = 2 * ((count + kKeys - 1) / kKeys);  // keys and values of each step
+  for (int copy = 0; copy < copies; ++copy) {
+    const bool of_values = copy & 1;
+    const int step = copy / 2;
+    const Source from = of_values ? value_rows : key_rows;
+    std::uint32_t to = shared + Layout::kRing + ((step ^ copy) & 1) * Layout::kMatrix;
+    if (step > 0) barrier_wait(shared + (of_values ? Layout::kFreeK : Layout::kFreeV), (step - 1) & 1);
+    int valid = count - step * kKeys - 64 * half - sub;
 #pragma unroll 1
-    for (int part = 0; part < kKeys / 32; ++part, begin += 32) {
-      const int mine = ahead;
-      ahead = key_at(begin + 32 + lane);
-      const std::uint32_t rows = to + part * 32 * 128;
-      const int valid = count - begin - sub;
+    for (int part = 0; part < 2; ++part, to += 32 * 128, valid -= 32) {
+      const int mine = part == 0 ? upper : lower;
 #pragma unroll
       for (int i = 0; i < 32; i += 4 * kAtOnce) {
         std::uint32_t key[4];
@@ -46,49 +55,45 @@ __device__ __forceinline__ void gather(const char* from, std::uint32_t stride, c
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const int row = i + j * kAtOnce;
-          copy_16(rows + row * 128 + columns[j], from + std::uint64_t(key[j]) * stride, row < valid, policy);
+          copy_16(to + row * 128 + columns[j], from.rows + std::uint64_t(key[j]) * from.stride, row < valid,
+                  policy);
         }
       }
     }
     cp_async_commit();
+    const auto hand_over = [&](std::uint32_t full) {
+      fence_async_proxy();
+      barrier_arrive(shared + full);
+    };
+    if (of_values) {
+      const int next = (step + 1) * kKeys + 64 * half + lane;
+      upper = key_at(next);
+      lower = key_at(next + 32);
+    }
+    if (copy == 0) continue;  // the first values do not wait for the first keys
+    if (copy == 1) {
+      cp_async_wait<1>();
+      hand_over(Layout::kFullK);
+    }
     cp_async_wait<0>();
-    hopper::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) hopper::barrier_arrive(full);
-    phase ^= 1;
-    const std::uint32_t swap = to;
-    to = other;
-    other = swap;
-  }
-}
-
-// How far the tile before has come: the lesser of what its two warpgroups have published.
-__device__ __forceinline__ int reached(const int* before) {
-  const int position = load_acquire(before + (threadIdx.x & 1));
-  return __reduce_min_sync(0xffffffffu, position);
-}
-
-// After this thread's, and its warp's, additions are performed.
-__device__ __forceinline__ void publish(int* to, int position) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    __threadfence();
-    store_relaxed(to, position);
+    hand_over(of_values ? Layout::kFullV : Layout::kFullK);
   }
 }
 
 // One warp for each computing warpgroup adds the warpgroup's sums to memory, dV and dK of a step in turn, one
-// reduction a row, and keeps the order. mine: where this warpgroup's progress is published (of dV, and two
-// further that of dK), null for no order; before: the progress of the tile before, null for none.
+// reduction a row, and keeps the order. mine: where the tile's progress is published (dV, and next to it dK),
+// by one of the two warps for both: releases are what order costs; null: no order. before: the progress of
+// the tile before, null for none.
 template <int d>
 __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile, const int* keys, int kv_head,
-                                         int group, std::uint32_t shared, int* mine, const int* before) {
+                                         int group, std::uint32_t shared, int* key_list, int* mine,
+                                         const int* before) {
   using namespace hopper;
   using Layout = Shared<d>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::uint32_t full = shared + Layout::kFullSums + 8 * group;
   const std::uint32_t free = shared + Layout::kFreeSums + 8 * group;
-  const std::uint32_t rows = shared + Layout::kSums + (64 * group + lane) * d * 4;
+  const std::uint32_t rows = shared + Layout::kSums + 64 * group * d * 4;
   const int stride = p.kv_heads * d;
   const std::uint64_t policy = evict_last_policy();
   const auto key_at = [&](int at, int none) {
@@ -99,33 +104,55 @@ __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile,
   int begin = 64 * group;
   for (int step = 0; step * kKeys < tile.count; ++step, begin += kKeys) {
     const int upper = key_at(begin + lane, -1), lower = key_at(begin + 32 + lane, -1);
+    key_list[lane] = upper;
+    key_list[lane + 32] = lower;
+    __syncwarp();
     const int last = __reduce_max_sync(0xffffffffu, max(upper, lower));
-    const int next = key_at(begin + kKeys, kDone);
+    const int next = key_at((step + 1) * kKeys, kDone);
+    const int count = min(max(tile.count - begin, 0), 64);
 #pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
       barrier_wait(full, turn);
-      while (limits[turn] <= last) limits[turn] = reached(before + 2 * turn);
-      float* const to = (turn == 0 ? p.dv : p.dk) + kv_head * d;
-      if (upper >= 0) reduce_add(to + std::int64_t(tile.k_begin + upper) * stride, rows, d * 4, policy);
-      if (lower >= 0) {
-        reduce_add(to + std::int64_t(tile.k_begin + lower) * stride, rows + 32 * d * 4, d * 4, policy);
+      if (limits[turn] <= last) {
+        do limits[turn] = load_acquire(before + turn);
+        while (limits[turn] <= last);
+        fence_async_global();
       }
-      bulk_commit();
-      bulk_wait_read();
+      float* const to = (turn == 0 ? p.dv : p.dk) + std::int64_t(tile.k_begin) * stride + kv_head * d;
+      if (elect_one()) {
+        const auto add = [&](int row, int key) {
+          reduce_add(to + std::int64_t(key) * stride, rows + row * d * 4, d * 4, policy);
+        };
+        int row = 0;
+#pragma unroll 4
+        for (; row + 4 <= count; row += 4) {
+          const int4 four = *reinterpret_cast<const int4*>(key_list + row);
+          add(row, four.x);
+          add(row + 1, four.y);
+          add(row + 2, four.z);
+          add(row + 3, four.w);
+        }
+        for (; row < count; ++row) add(row, key_list[row]);
+        bulk_commit();
+        bulk_wait_read();
+        barrier_arrive(free);
+        if (mine != nullptr) bulk_wait();
+      }
       __syncwarp();
-      if (lane == 0) barrier_arrive(free);
       if (mine != nullptr) {
-        bulk_wait();
-        publish(mine + 2 * turn, min(limits[turn], next));
+        named_barrier(1, 64);
+        if (group == 0 && elect_one()) store_release(mine + turn, min(limits[turn], next));
       }
     }
   }
-  bulk_wait();
+  if (elect_one()) bulk_wait();
+  __syncwarp();
   if (mine != nullptr) {
+    named_barrier(1, 64);
 #pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
-      while (limits[turn] != kDone) limits[turn] = reached(before + 2 * turn);
-      publish(mine + 2 * turn, kDone);
+      while (limits[turn] != kDone) limits[turn] = load_acquire(before + turn);
+      if (group == 0 && elect_one()) store_release(mine + turn, kDone);
     }
   }
 }

@@ -78,7 +78,7 @@ __global__ void dense_tiles(DeviceSequences sequences, int tile_queries, int til
 int gang_of(int kv_heads, int keys, int d) {
   constexpr std::int64_t kCache = std::int64_t(40) << 20;
   if (std::int64_t(kv_heads) * keys * d * 2 * std::int64_t(sizeof(float)) <= kCache) return 1;
-  return std::clamp(keys / 2048, 1, 16);
+  return std::clamp(keys / 1024, 1, 32);
 }
 
 template <typename T, int d>
@@ -125,7 +125,7 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
   params.scale_log2 = static_cast<float>(args.shape.scale * 1.4426950408889634);
 
   // Ticket and progress of every tile and head.
-  const std::size_t words = 4 + 4 * static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads);
+  const std::size_t words = 4 + 2 * static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads);
   int* const state = context.workspace->array<int>(words);
   UnionPlan room;
   if (sparse) {

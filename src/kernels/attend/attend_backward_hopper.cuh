@@ -11,7 +11,7 @@
 //
 // dQ stays in registers for the whole walk. dK and dV of a step go to shared memory and from there to memory,
 // one asynchronous reduction a row, while the next products run. A third warpgroup helps: two warps copy the
-// rows of keys and values, two issue the reductions and keep their order.
+// rows of keys and values, half of them each, two issue the reductions and keep their order.
 //
 // The order of additions. The tiles of a (sequence, key/value head) form a chain, the last tile first. A tile
 // publishes how far the chain has come: a position p such that this tile and all before it in the chain have
@@ -51,12 +51,13 @@ __device__ __forceinline__ void turn_sums(const float (&sum)[d / 2], float (&tur
 template <int d>
 __device__ __forceinline__ void store_sums(const float (&turned)[d / 2], std::uint32_t to) {
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4;
-  to += row * d * 4 + lane % 4 * 8;
+  to += row * d * 4 + ((row & 3) << 5) + lane % 4 * 8;
 #pragma unroll
-  for (int i = 0; i < d / 2; i += 16) {
+  for (int j = 0; j < 4; ++j) {
+    const std::uint32_t part = to ^ j << 5;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const std::uint32_t at = to + i * 8 + ((j ^ (row & 3)) << 5);
+    for (int i = 0; i < d / 2; i += 16) {
+      const std::uint32_t at = part + i * 8;
       asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(turned[i + 4 * j]),
                    "f"(turned[i + 4 * j + 1])
                    : "memory");
@@ -67,6 +68,11 @@ __device__ __forceinline__ void store_sums(const float (&turned)[d / 2], std::ui
   }
   hopper::fence_async_proxy();
   __syncwarp();
+}
+
+// The operand that lies so many bytes further.
+__device__ __forceinline__ std::uint64_t further(std::uint64_t operand, std::uint32_t bytes) {
+  return operand + (bytes >> 4);
 }
 
 // Zeros in a row of a matrix, by four lanes.
@@ -80,19 +86,25 @@ __device__ __forceinline__ void clear_row(std::uint32_t matrix, int row, int lan
   }
 }
 
-// Who selects the keys of the thread's two rows.
-struct Selected {
-  std::uint32_t upper, lower;
+// Which queries of the tile select the keys of the thread's two rows.
+struct Queries {
+  std::uint64_t upper, lower;
 };
-
-__device__ __forceinline__ Selected load_selected(const UnionTile& tile, const std::uint64_t* bits, int step,
-                                                  int group_log2) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+__device__ __forceinline__ Queries load_queries(const UnionTile& tile, const std::uint64_t* bits, int step) {
   const auto queries = [&](int at) -> std::uint64_t {
     return at >= tile.count ? 0 : bits != nullptr ? bits[at] : visible_from(at, tile);
   };
-  const int upper = step * kKeys + static_cast<int>(threadIdx.x / 32) * 16 + lane / 4;
-  return {row_bits(queries(upper), lane % 4, group_log2), row_bits(queries(upper + 8), lane % 4, group_log2)};
+  const int upper = step * kKeys + static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4);
+  return {queries(upper), queries(upper + 8)};
+}
+
+// And which of its 2 x 32 values count.
+struct Selected {
+  std::uint32_t upper, lower;
+};
+__device__ __forceinline__ Selected select_rows(const Queries& queries, int group_log2) {
+  const int column = static_cast<int>(threadIdx.x % 4);
+  return {row_bits(queries.upper, column, group_log2), row_bits(queries.lower, column, group_log2)};
 }
 
 template <typename T, int d>
@@ -100,8 +112,10 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
                                         int kv_head, std::uint32_t shared) {
   using namespace hopper;
   using Layout = Shared<d>;
-  const int group = static_cast<int>(threadIdx.x / 128), thread = static_cast<int>(threadIdx.x % 128);
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  // By a shuffle, so that the compiler knows it to be the same in all lanes: descriptors of operands are then
+  // computed in uniform registers.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), group = warp / 4;
+  const int thread = static_cast<int>(threadIdx.x % 128), lane = static_cast<int>(threadIdx.x % 32);
   const std::uint32_t q = shared + Layout::kQ, dout = shared + Layout::kDout;
   const std::uint32_t stats = shared + Layout::kStats + thread % 4 * 16;
   const std::uint32_t sums = shared + Layout::kSums + warp * 16 * d * 4;
@@ -110,46 +124,43 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
   // Where this lane's row of four 8 x 8 matrices of dS goes, in the first panel.
   const std::uint32_t ds =
       shared + Layout::kDs + (16 * warp + (lane & 15)) * 128 + (((lane >> 4) ^ (lane & 7)) << 4);
+  // Operands of the products: *_rows where the reduction runs along rows, *_columns where it runs across
+  // them.
+  const std::uint64_t q_rows = k_major(q), q_columns = mn_major(q, kPanel);
+  const std::uint64_t dout_rows = k_major(dout), dout_columns = mn_major(dout, kPanel);
+  const std::uint64_t ds_columns = mn_major(shared + Layout::kDs + group * kPanel, kPanel);
+  const std::uint64_t ds_rows_of_keys = k_major(shared + Layout::kDs + group * 64 * 128);
   const int steps = (tile.count + kKeys - 1) / kKeys;
 
   float dq[d / 2];
 #pragma unroll
   for (int i = 0; i < d / 2; ++i) dq[i] = 0;
-  float turned[d / 2];
-  const auto store_dk = [&] {
-    barrier_wait(free_sums, 0);
+  float turned[d / 2];  // dV or dK of a step, on its way to shared memory
+  const auto store = [&](int turn) {
+    barrier_wait(free_sums, turn ^ 1);
     store_sums<d>(turned, sums);
     if (lane == 0) barrier_arrive(full_sums);
   };
+  Selected selected = select_rows(load_queries(tile, bits, 0), p.group_log2);
   for (int step = 0; step < steps; ++step) {
     const std::uint32_t phase = step & 1;
     const std::uint32_t k = shared + Layout::kRing + phase * Layout::kMatrix;
     const std::uint32_t v = shared + Layout::kRing + (phase ^ 1) * Layout::kMatrix;
-    const Selected selected = load_selected(tile, bits, step, p.group_log2);
+    const std::uint64_t k_rows = k_major(k + group * 64 * 128), k_columns = mn_major(k, kPanel);
+    const std::uint64_t v_rows = k_major(v + group * 64 * 128);
+    const Queries next = load_queries(tile, bits, step + 1);  // in good time
 
-    float s[kRows / 2], dp[kRows / 2], sum[d / 2];
+    float s[kRows / 2], dp[kRows / 2], sum[d / 2];  // sum: dV, then dK
     barrier_wait(shared + Layout::kFullK, phase);
     keep(s);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < d / 16; ++i) {
       const std::uint32_t offset = i / 4 * kPanel + i % 4 * 32;
-      wgmma<T, kRows, Major::k, Major::k>(s, k_major(k + offset + group * 64 * 128), k_major(q + offset),
-                                          i > 0);
+      wgmma<T, kRows, Major::k, Major::k>(s, further(k_rows, offset), further(q_rows, offset), i > 0);
     }
     wgmma_commit();
-    if (step > 0) store_dk();  // of the step before, while S runs
-    barrier_wait(shared + Layout::kFullV, phase);
-    keep(dp);
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < d / 16; ++i) {
-      const std::uint32_t offset = i / 4 * kPanel + i % 4 * 32;
-      wgmma<T, kRows, Major::k, Major::k>(dp, k_major(v + offset + group * 64 * 128), k_major(dout + offset),
-                                          i > 0);
-    }
-    wgmma_commit();
-    wgmma_wait<1>();
+    wgmma_wait<0>();
     keep(s);
     // A key that is not finite makes all its products so, whatever the row (rows are finite).
     const bool upper_bad = !isfinite(s[0]), lower_bad = !isfinite(s[2]);
@@ -161,6 +172,17 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
       s[4 * j + 2] = exp2_approx(fmaf(s[4 * j + 2], p.scale_log2, -row.x));
       s[4 * j + 3] = exp2_approx(fmaf(s[4 * j + 3], p.scale_log2, -row.y));
     }
+    keep(s);                 // all of them now: dV takes as long to leave the memory that dK wants
+    if (step > 0) store(1);  // dK of the step before
+    barrier_wait(shared + Layout::kFullV, phase);
+    keep(dp);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < d / 16; ++i) {
+      const std::uint32_t offset = i / 4 * kPanel + i % 4 * 32;
+      wgmma<T, kRows, Major::k, Major::k>(dp, further(v_rows, offset), further(dout_rows, offset), i > 0);
+    }
+    wgmma_commit();
     if (__any_sync(0xffffffffu, (selected.upper & selected.lower) != 0xffffffffu)) {
 #pragma unroll
       for (int i = 0; i < kRows / 4; ++i) {
@@ -210,7 +232,7 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i) {
-      wgmma<T, d, Major::mn>(sum, p_rows[i], mn_major(dout + i * 2048, kPanel), i > 0);
+      wgmma<T, d, Major::mn>(sum, p_rows[i], further(dout_columns, i * 2048), i > 0);
     }
     wgmma_commit();
 
@@ -219,34 +241,33 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
-      wgmma<T, d, Major::mn, Major::mn>(dq,
-                                        mn_major(shared + Layout::kDs + group * kPanel + i * 2048, kPanel),
-                                        mn_major(k + i * 2048, kPanel), 1);
+      wgmma<T, d, Major::mn, Major::mn>(dq, further(ds_columns, i * 2048), further(k_columns, i * 2048), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
     keep(sum);
     turn_sums<d>(sum, turned);
-    barrier_wait(free_sums, 1);
-    store_sums<d>(turned, sums);
-    if (lane == 0) barrier_arrive(full_sums);
-    wgmma_wait<0>();
-    keep(dq);
-    if (lane == 0) barrier_arrive(shared + Layout::kFreeK);
+    keep(turned);
     keep(sum);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i) {
-      const std::uint32_t from = shared + Layout::kDs + i / 4 * kPanel + group * 64 * 128 + i % 4 * 32;
-      wgmma<T, d, Major::k, Major::mn>(sum, k_major(from), mn_major(q + i * 2048, kPanel), i > 0);
+      const std::uint32_t offset = i / 4 * kPanel + i % 4 * 32;
+      wgmma<T, d, Major::k, Major::mn>(sum, further(ds_rows_of_keys, offset), further(q_columns, i * 2048),
+                                       i > 0);
     }
     wgmma_commit();
+    store(0);  // dV, while dQ and dK run
+    wgmma_wait<1>();
+    keep(dq);
+    barrier_arrive(shared + Layout::kFreeK);
+    selected = select_rows(next, p.group_log2);
     wgmma_wait<0>();
     keep(sum);
     if (lane == 0) barrier_arrive(shared + Layout::kFreeDs);
     turn_sums<d>(sum, turned);
   }
-  if (steps > 0) store_dk();
+  if (steps > 0) store(1);
 
   // dq, through shared memory of dS, which the other warpgroup must have read for the last time.
   if (steps > 0) barrier_wait(shared + Layout::kFreeDs, (steps - 1) & 1);
@@ -336,9 +357,11 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   int* const ticket = reinterpret_cast<int*>(generic + Layout::kTicket);
   if (threadIdx.x == 0) {
     *ticket = atomicAdd(p.ticket, 1);
-    barrier_init(shared + Layout::kFullK, 1);
-    barrier_init(shared + Layout::kFullV, 1);
-    barrier_init(shared + Layout::kFreeK, 8);
+    // Whoever writes to the ring arrives for itself (keys that are not finite are cleared there): so
+    // compute-sanitizer can follow.
+    barrier_init(shared + Layout::kFullK, 64);
+    barrier_init(shared + Layout::kFullV, 64);
+    barrier_init(shared + Layout::kFreeK, 256);
     barrier_init(shared + Layout::kFreeV, 8);
     barrier_init(shared + Layout::kFullDs, 8);
     barrier_init(shared + Layout::kFreeDs, 8);
@@ -356,7 +379,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   const UnionTile tile = p.tile[index];
   const bool first =
       p.progress == nullptr || index + 1 == p.tiles || p.tile[index + 1].sequence != tile.sequence;
-  const int* const before = first ? nullptr : p.progress + ((index + 1) * p.kv_heads + kv_head) * 4;
+  const int* const before = first ? nullptr : p.progress + ((index + 1) * p.kv_heads + kv_head) * 2;
   load_rows<d>(p.q, tile, kv_head, p.group_log2, shared + Layout::kQ);
   load_rows<d>(p.dout, tile, kv_head, p.group_log2, shared + Layout::kDout);
   cp_async_commit();
@@ -405,17 +428,15 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   if (warp >= 8) {
     give_registers<56>();
     if (warp < 10) {
-      const bool of_values = warp == 9;
-      const RowsView& rows = of_values ? p.v : p.k;
-      const std::uint32_t even = shared + Layout::kRing, odd = even + Layout::kMatrix;
-      gather<d>(rows.data + tile.k_begin * rows.token_stride + kv_head * rows.head_stride,
-                static_cast<std::uint32_t>(rows.token_stride), keys, tile.count, of_values ? odd : even,
-                of_values ? even : odd, shared + (of_values ? Layout::kFullV : Layout::kFullK),
-                shared + (of_values ? Layout::kFreeK : Layout::kFreeV));
+      const auto source = [&](const RowsView& rows) -> Source {
+        return {rows.data + tile.k_begin * rows.token_stride + kv_head * rows.head_stride,
+                static_cast<std::uint32_t>(rows.token_stride)};
+      };
+      gather<d>(source(p.k), source(p.v), keys, tile.count, warp - 8, shared);
     } else {
-      int* const mine =
-          p.progress == nullptr ? nullptr : p.progress + (index * p.kv_heads + kv_head) * 4 + (warp - 10);
-      add_sums<d>(p, tile, keys, kv_head, warp - 10, shared, mine, before);
+      int* const mine = p.progress == nullptr ? nullptr : p.progress + (index * p.kv_heads + kv_head) * 2;
+      int* const key_list = reinterpret_cast<int*>(generic + Layout::kKeyLists) + 64 * (warp - 10);
+      add_sums<d>(p, tile, keys, kv_head, warp - 10, shared, key_list, mine, before);
     }
   } else {
     take_registers<224>();

@@ -39,7 +39,7 @@ struct Params {
   float scale;
   float scale_log2;  // scale * log2(e)
   int* ticket;       // zero at the start
-  int* progress;     // [tiles, kv_heads, dV and dK, 2 warpgroups], zero at the start; null: no order
+  int* progress;     // [tiles, kv_heads, dV and dK], zero at the start; null: no order
 };
 
 template <int d>
@@ -53,7 +53,8 @@ struct Shared {
   static constexpr std::uint32_t kStats = kSums + kKeys * d * 4;  // float4 for each two rows: lse, delta
   static constexpr std::uint32_t kBarriers = kStats + kRows / 2 * 16;
   static constexpr std::uint32_t kWords = kBarriers + 10 * 8;
-  static constexpr std::uint32_t kBytes = kWords + 5 * 4;
+  static constexpr std::uint32_t kKeyLists = kWords + 8 * 4;  // int [2, 64]: keys of sums
+  static constexpr std::uint32_t kBytes = kKeyLists + 2 * 64 * 4;
   static constexpr std::uint32_t kAllocated = kBytes + 1024;  // room to align
 
   static constexpr std::uint32_t kFullK = kBarriers;
@@ -109,8 +110,19 @@ __device__ __forceinline__ int load_acquire(const int* from) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
-__device__ __forceinline__ void store_relaxed(int* to, int value) {
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+__device__ __forceinline__ void store_release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+// What was acquired comes before asynchronous operations on memory.
+__device__ __forceinline__ void fence_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+// True in one lane of the warp, always the same. Instructions that take their operands from uniform registers
+// run once under it; under `lane == 0` the compiler puts each into a loop over lanes.
+__device__ __forceinline__ bool elect_one() {
+  std::uint32_t elected;
+  asm volatile("{.reg .pred one; elect.sync _|one, 0xffffffff; selp.u32 %0, 1, 0, one;}" : "=r"(elected));
+  return elected != 0;
 }
 __device__ __forceinline__ float4 load_shared_float4(std::uint32_t from) {
   float4 value;

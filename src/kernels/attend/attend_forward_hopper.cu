@@ -53,12 +53,10 @@ void attend_forward_hopper(const AttendArgs& args, const AttendConfig& config, c
   const DeviceSequences sequences = upload(args.sequences, context);
   if (args.mask.words == nullptr) {
     params.sequences = sequences;
-    params.tiles = (sequences.longest_queries + config.tile_queries - 1) / config.tile_queries;
-    const std::int64_t items = std::int64_t(params.tiles) * kv_heads * sequences.count;
+    params.tiles = forward::dense_slots(sequences, config.tile_queries);
+    const std::int64_t items = std::int64_t(params.tiles) * kv_heads;
     if (items > std::numeric_limits<int>::max()) {
-      bad_argument("attend", "sequences",
-                   "sequences of like lengths, or a mask: tiles of the longest, times sequences, below 2^31",
-                   concat(items));
+      bad_argument("attend", "sequences", "tiles of queries times key/value heads below 2^31", concat(items));
     }
     params.items = static_cast<int>(items);
     launch(args, config, params, make_notes(params.items, params.parts, context), context);

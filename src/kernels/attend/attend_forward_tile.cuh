@@ -28,8 +28,8 @@ struct Params {
   float scale;     // of logits, times log2(e); above 0
   float q_factor;  // 1, or what q is multiplied by so that scale is above 0: -1 or 0
   int tile_queries;
-  int tiles;                  // of the plan; or of the longest sequence, where there is no mask
-  int items;                  // tiles x key/value heads (x sequences, where there is no mask)
+  int tiles;                  // of the plan; or slots of tiles, where there is no mask
+  int items;                  // tiles x key/value heads
   UnionPlan plan;             // with a mask
   DeviceSequences sequences;  // without a mask
 
@@ -52,6 +52,27 @@ struct Item {
   int tile = 0;
 };
 
+// Without a mask tiles are found from their number alone. Sequence n owns the slots from
+// q_begin(n) / tile_queries + n on, enough for its tiles; those left over are empty.
+inline int dense_slots(const DeviceSequences& sequences, int tile_queries) {
+  return sequences.total_queries / tile_queries + sequences.count;
+}
+
+// The sequence that owns a slot: the last one whose slots begin at or before it.
+__device__ __forceinline__ int sequence_of_slot(const DeviceSequences& sequences, int tile_queries,
+                                                int slot) {
+  int low = 0, high = sequences.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (sequences.q_begin(middle) / tile_queries + middle <= slot) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 template <bool dense>
 __device__ __forceinline__ Item find_item(const Params& p, int index) {
   Item item;
@@ -59,10 +80,8 @@ __device__ __forceinline__ Item find_item(const Params& p, int index) {
   item.kv_head = index / p.tiles;
   item.tile = p.tiles - 1 - (index - item.kv_head * p.tiles);
   if constexpr (dense) {
-    const int kv_heads = p.heads >> p.group_log2;
-    const int n = item.kv_head / kv_heads;
-    item.kv_head -= n * kv_heads;
-    const int begin = item.tile * p.tile_queries;
+    const int n = sequence_of_slot(p.sequences, p.tile_queries, item.tile);
+    const int begin = (item.tile - p.sequences.q_begin(n) / p.tile_queries - n) * p.tile_queries;
     item.queries = max(0, min(p.tile_queries, p.sequences.queries(n) - begin));
     item.first_query = p.sequences.q_begin(n) + begin;
     item.first_position = p.sequences.first_position(n) + begin;
