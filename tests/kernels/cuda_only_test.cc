@@ -76,6 +76,26 @@ TEST(CudaMask, BitsBeyondThePositionArePassedOver) {
   }
 }
 
+// Tiles are numbered without gaps, whatever the lengths of packed sequences.
+TEST(CudaPacked, OneLongSequenceAmongManyShortOnes) {
+  Batch batch;
+  for (std::int64_t i = 0; i < 300; ++i) {
+    batch.spans.push_back(i == 150 ? reference::Span{700, 700, 0}
+                                   : reference::Span{1 + i % 5, 9, 9 - 1 - i % 5});
+  }
+  AttendProblem all(DType::bf16, batch, 4, 2, 128, -1, Layout::tokens_first, 6);
+  in_every_way([&] {
+    const AttendResult together = run_attend(all, serial());
+    for (const std::size_t n : {0, 1, 149, 150, 151, 299}) {
+      const std::int64_t begin = batch.q_begin(n), end = begin + batch.spans[n].queries;
+      AttendProblem alone = all.part(n, 0, end - begin, batch.spans[n].keys);
+      const AttendResult expected = run_attend(alone, serial());
+      EXPECT_TRUE(same_bits(expected.out, together.out.slice(begin, end))) << n;
+      EXPECT_TRUE(same_bits(expected.lse, together.lse.slice(begin, end))) << n;
+    }
+  });
+}
+
 TEST(CudaTypes, OthersAreRefused) {
   for (const DType type : {DType::f32, DType::f64}) {
     AttendProblem attention(type, whole(5), 2, 1, 8, -1, Layout::tokens_first, 4);

@@ -47,6 +47,7 @@ const std::vector<Case> kMatrixUnitCases = {
     {"gsa_packed_dense", {{64, 64, 0}, {1, 1, 0}, {100, 300, 150}, {0, 5, 5}}, 4, 1, 64, -1, 4, 64},
     {"gsa_wide_gaps", {{97, 200, 103}}, 8, 2, 128, 0.3, 4, 64, kSigmoid, Layout::wide_gaps},
     {"dsa", {{100, 200, 100}}, 4, 4, 64, -1, 8, 128, kRelu},
+    {"far_dense", {{20, 131090, 131070}}, 2, 1, 16, -1, 2, 16},  // windows of queries change their size here
 };
 
 struct Problem {

@@ -92,8 +92,7 @@ Plan make_plan(const Sequences& sequences, int capacity, const Needs& needs) {
   const bool listed = capacity > 0;
   const auto same_part = [&](int a, int b) {
     return !listed && plan.tiles[a].sequence == plan.tiles[b].sequence &&
-           plan.tiles[a].first_position / kl::kWindowQueries ==
-               plan.tiles[b].first_position / kl::kWindowQueries;
+           kl::window_of(plan.tiles[a].first_position) == kl::window_of(plan.tiles[b].first_position);
   };
   // Chunks are cut between parts.
   for (int begin = 0; begin < count;) {

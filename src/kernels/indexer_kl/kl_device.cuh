@@ -311,6 +311,54 @@ struct IndexTile {
   }
 };
 
+// The walk of a block over a split of its tile's entries. A warp has 16 queries, a lane two of them: `row`
+// and row + 8 of the tile.
+template <class Tile>
+struct SplitWalk {
+  int split, lane, first_row, row;
+  int begin, end;          // blocks of Tile::kKeys entries; none: begin == end
+  std::int64_t chunk_row;  // `row` among the rows of the chunk
+  int count;               // entries of the tile
+
+  __device__ __forceinline__ explicit SplitWalk(const Tile& at)
+      : split(static_cast<int>(blockIdx.y)),
+        lane(static_cast<int>(threadIdx.x) & 31),
+        first_row(static_cast<int>(threadIdx.x) / 32 * 16),
+        row(first_row + (lane >> 2)),
+        begin(split * (at.chunk.split / Tile::kKeys)),
+        end(min(begin + at.chunk.split / Tile::kKeys, (at.tile.count + Tile::kKeys - 1) / Tile::kKeys)),
+        chunk_row(static_cast<std::int64_t>(blockIdx.x) * Tile::kQueries + row),
+        count(at.tile.count) {}
+
+  // Loads what the first block needs. All threads of the block of threads; not where there is none.
+  __device__ __forceinline__ void start(Tile& at) const {
+    at.begin();
+    at.copy_keys(begin, begin & 1);
+    cp_async_commit();
+  }
+  // Waits for a block, and asks for the next one.
+  __device__ __forceinline__ void next(Tile& at, int block) const {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (block + 1 < end) at.copy_keys(block + 1, (block + 1) & 1);
+    cp_async_commit();
+  }
+  // p[n]: of both rows, entries first + 8 n and + 1. Nobody wrote p beyond the tile's entries.
+  template <int kBlocks>
+  __device__ __forceinline__ void load_p(float (&p)[kBlocks][4], const Chunk& chunk, int first) const {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float* const from = chunk.p + (chunk_row + 8 * r) * chunk.stride + first + 8 * n;
+        const float2 pair =
+            first + 8 * n < count ? *reinterpret_cast<const float2*>(from) : make_float2(0.0f, 0.0f);
+        p[n][2 * r] = pair.x, p[n][2 * r + 1] = pair.y;
+      }
+    }
+  }
+};
+
 // Calls body with the type and the padded size as compile-time constants: body.template operator()<T, n>().
 template <typename Body>
 void with_type_and_size(DType dtype, std::int64_t size, const Body& body) {

@@ -21,8 +21,15 @@ namespace gsa::cuda::kl {
 
 constexpr int kDenseQueries = 64;  // of a tile
 constexpr int kListQueries = 32;
-constexpr int kEntryStep = 256;      // rows of p have room for a multiple of it
-constexpr int kWindowQueries = 256;  // dense: queries whose part of dk is summed up in one go
+constexpr int kEntryStep = 256;  // rows of p have room for a multiple of it
+
+// Dense: windows of queries whose part of dk is summed up in one go. A chunk holds a whole one, with p of all
+// its keys, so the far ones are smaller: memory then grows with a quarter of the length. How sums are grouped
+// follows from positions alone.
+constexpr int window_of(int position) {
+  constexpr int kFar = 128 * 1024, kNearQueries = 256, kFarQueries = 64;
+  return position / (position < kFar ? kNearQueries : kFarQueries);
+}
 
 GSA_DEVICE constexpr int tile_queries(bool listed) { return listed ? kListQueries : kDenseQueries; }
 // Entries whose sums are added up in one go: few enough that there are blocks for the whole device, enough

@@ -43,41 +43,22 @@ __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
   constexpr int kBlocks = Tile::kKeys / 8;
   extern __shared__ __align__(128) unsigned char shared[];
   Tile at(indexer, chunk, nullptr, shared);
-  const int split = static_cast<int>(blockIdx.y);
-  if (split * chunk.split >= at.tile.count) return;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
-  const int first_row = thread / 32 * 16, row = first_row + (lane >> 2);
-  const int begin = split * (chunk.split / Tile::kKeys);
-  const int end = min(begin + chunk.split / Tile::kKeys, (at.tile.count + Tile::kKeys - 1) / Tile::kKeys);
-  at.begin();
-  at.copy_keys(begin, begin & 1);
-  cp_async_commit();
-
+  const SplitWalk<Tile> walk(at);
+  if (walk.begin >= walk.end) return;
+  walk.start(at);
+  const int lane = walk.lane, row = walk.row;
   const Support<kListed> support[2] = {{at.tile, row}, {at.tile, row + 8}};
-  const std::int64_t chunk_row = static_cast<std::int64_t>(blockIdx.x) * Tile::kQueries + row;
-  const float* const p_rows[2] = {chunk.p + chunk_row * chunk.stride,
-                                  chunk.p + (chunk_row + 8) * chunk.stride};
   RowSum row_sum[2];
-  for (int block = begin; block < end; ++block) {
-    cp_async_wait<0>();
-    __syncthreads();
-    if (block + 1 < end) at.copy_keys(block + 1, (block + 1) & 1);
-    cp_async_commit();
+  for (int block = walk.begin; block < walk.end; ++block) {
+    walk.next(at, block);
     const int first = block * Tile::kKeys + 2 * (lane & 3);
     float p[kBlocks][4];
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 pair = *reinterpret_cast<const float2*>(p_rows[r] + first + 8 * n);
-        p[n][2 * r] = pair.x, p[n][2 * r + 1] = pair.y;
-      }
-    }
+    walk.load_p(p, chunk, first);
     float score[kBlocks][4] = {};
     for (int j = 0; j < indexer.heads; ++j) {
       const std::uint32_t head = at.head(j);
       float x[kBlocks][4];
-      row_products<T, kSize>(x, head, first_row, at.keys_at + (block & 1) * Tile::kKeyBytes, 0, lane);
+      row_products<T, kSize>(x, head, walk.first_row, at.keys_at + (block & 1) * Tile::kKeyBytes, 0, lane);
       const Activation act(indexer, at.bias[j]);
       const float w[2] = {at.w[j * Tile::kQueries + row], at.w[j * Tile::kQueries + row + 8]};
 #pragma unroll
@@ -114,7 +95,7 @@ __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
     row_sum[r].join(1);
     row_sum[r].join(2);
     if ((lane & 3) == 0) {
-      sums[(chunk_row + 8 * r) * chunk.splits() + split] =
+      sums[(walk.chunk_row + 8 * r) * chunk.splits() + walk.split] =
           make_float4(row_sum[r].maximum, row_sum[r].sum, row_sum[r].gap, row_sum[r].mass);
     }
   }

@@ -20,22 +20,14 @@ __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
   constexpr int kKept = kBlocks * Tile::kThreads;  // float4 of a head
   const bool keeps = gridDim.z == 1;
   float4* const kept = reinterpret_cast<float4*>(shared + Tile::shared_bytes(indexer.heads)) + threadIdx.x;
-  const int split = static_cast<int>(blockIdx.y), first_head = static_cast<int>(blockIdx.z) * kHeads;
-  if (split * chunk.split >= at.tile.count) return;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
-  const int first_row = thread / 32 * 16, row = first_row + (lane >> 2);
-  const int begin = split * (chunk.split / Tile::kKeys);
-  const int end = min(begin + chunk.split / Tile::kKeys, (at.tile.count + Tile::kKeys - 1) / Tile::kKeys);
-  at.begin();
-  at.copy_keys(begin, begin & 1);
-  cp_async_commit();
-
+  const int first_head = static_cast<int>(blockIdx.z) * kHeads;
+  const SplitWalk<Tile> walk(at);
+  if (walk.begin >= walk.end) return;
+  walk.start(at);
+  const int lane = walk.lane, row = walk.row, first_row = walk.first_row;
   const Support<kListed> support[2] = {{at.tile, row}, {at.tile, row + 8}};
-  const std::int64_t chunk_row = static_cast<std::int64_t>(blockIdx.x) * Tile::kQueries + row;
-  const float* const p_rows[2] = {chunk.p + chunk_row * chunk.stride,
-                                  chunk.p + (chunk_row + 8) * chunk.stride};
-  float* const d_rows[2] = {gradients.d_score + chunk_row * chunk.stride,
-                            gradients.d_score + (chunk_row + 8) * chunk.stride};
+  float* const d_rows[2] = {gradients.d_score + walk.chunk_row * chunk.stride,
+                            gradients.d_score + (walk.chunk_row + 8) * chunk.stride};
   float lse[2] = {}, weight[2] = {}, factor[2] = {1.0f, 1.0f};
   bool bad_row[2] = {};
 #pragma unroll
@@ -51,24 +43,14 @@ __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
   float dq[kHeads][kSize / 8][4] = {};
   float dw[kHeads][2] = {}, dbias[kHeads][2] = {};
 
-  for (int block = begin; block < end; ++block) {
-    cp_async_wait<0>();
-    __syncthreads();
+  for (int block = walk.begin; block < walk.end; ++block) {
+    walk.next(at, block);
     const int slot = block & 1;
-    if (block + 1 < end) at.copy_keys(block + 1, slot ^ 1);
-    cp_async_commit();
     const std::uint32_t keys = at.keys_at + slot * Tile::kKeyBytes;
     for (int column = 0; column < Tile::kKeys; column += kColumns) {
       const int first = block * Tile::kKeys + column + 2 * (lane & 3);
       float d_score[kBlocks][4];  // p at first
-#pragma unroll
-      for (int n = 0; n < kBlocks; ++n) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float2 pair = *reinterpret_cast<const float2*>(p_rows[r] + first + 8 * n);
-          d_score[n][2 * r] = pair.x, d_score[n][2 * r + 1] = pair.y;
-        }
-      }
+      walk.load_p(d_score, chunk, first);
       float score[kBlocks][4] = {};
       for (int j = 0; j < indexer.heads; ++j) {
         const std::uint32_t head = at.head(j);
@@ -149,7 +131,7 @@ __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
     if (j >= indexer.heads) break;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::int64_t part = ((chunk_row + 8 * r) * chunk.splits() + split) * indexer.heads + j;
+      const std::int64_t part = ((walk.chunk_row + 8 * r) * chunk.splits() + walk.split) * indexer.heads + j;
       float* const to = gradients.dq_part + part * kSize + 2 * (lane & 3);
       const float back = 1.0f / factor[r];
 #pragma unroll

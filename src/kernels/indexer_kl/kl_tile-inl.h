@@ -94,7 +94,7 @@ HWY_INLINE double exp_sum(T* x, std::int64_t n) {
 template <typename T>
 struct KlScratch {
   Scratch q, lse, index_q, index_w, k, index_k, index_dk, index_dq, dw, p, tile, act, score, grad;
-  KeyBlock block;
+  KeyBlock blocks[2];
   std::uint16_t slots[KeyBlock::kMaxSize + kGroup];
 };
 
@@ -133,10 +133,10 @@ class KlTile {
     T* k = s_.k.template get<T>(block_ * width_);
     T* tile = s_.tile.template get<T>(tile_size(block_));
     T* p = s_.p.template get<T>(queries * block_);
-    for_blocks(in_.mask, place, queries, block_, s_.block, [&](const KeyBlock& keys) {
+    for_blocks(in_.mask, place, queries, block_, s_.blocks, [&](const KeyBlock& keys, const KeyBlock*) {
       std::fill_n(p, queries * block_, T(0));
       for (std::int64_t kv_head = 0; kv_head < in_.shape.kv_heads; ++kv_head) {
-        pack_rows(in_.k, in_.shape, place.key, keys, kv_head, k);
+        pack_rows(rows_of(in_.k, in_.shape, place, kv_head), in_.shape, keys, nullptr, k);
         for (std::int64_t i = 0; i < queries; ++i) {
           const std::int64_t n = list(keys, i);
           for (std::int64_t g = 0; n > 0 && g < heads_per_kv_; g += kTileRows) {

@@ -86,9 +86,10 @@ void select_from_stored(const SelectArgs& args, const ScoreInput& in, const sele
 
 }  // namespace
 
-selecting::ScoreInput selecting::input_of(const Indexer& x, const Sequences& sequences,
+selecting::ScoreInput selecting::input_of(const char* op, const Indexer& x, const Sequences& sequences,
                                           const Context& context) {
   ScoreInput in;
+  in.op = op;
   in.q = x.q.data, in.k = x.k.data, in.w = x.w.data, in.bias = x.bias;
   in.q_token = x.q.token_stride, in.q_head = x.q.head_stride;
   in.k_token = x.k.token_stride;
@@ -109,7 +110,7 @@ void select(const SelectArgs& args, const Context& context) {
   check::budget(kOp, args.budget);
   check::mask(kOp, args.mask, args.sequences);
   if (args.sequences.total_queries() == 0) return;
-  const ScoreInput in = selecting::input_of(args.indexer, args.sequences, context);
+  const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   const selecting::RowOutputs out = {args.mask.words,
                                      args.mask.words_per_query,
                                      args.k_t,
@@ -134,7 +135,7 @@ void select_mask(const SelectMaskArgs& args, const Context& context) {
   check::not_null(kOp, "mask", args.mask.words);
   check::not_null(kOp, "threshold", args.threshold);
   check::not_null(kOp, "tie_cut", args.tie_cut);
-  const ScoreInput in = selecting::input_of(args.indexer, args.sequences, context);
+  const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   const selecting::MaskStore out = {static_cast<const float*>(args.threshold), args.tie_cut, args.mask.words,
                                     args.mask.words_per_query};
   selecting::launch_mask(in, {args.dtype, args.indexer.form}, out, 0, Tiles(args.sequences).count(),
@@ -153,7 +154,7 @@ void index_scores(const IndexScoresArgs& args, const Context& context) {
                    concat(args.scores_stride));
     }
   }
-  const ScoreInput in = selecting::input_of(args.indexer, args.sequences, context);
+  const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   float* const scores = static_cast<float*>(args.scores);
   selecting::launch_fill(scores, args.sequences.total_queries() * args.scores_stride, context);
   const ScoreStore out = {scores, args.scores_stride, 0, aligned(scores, 8) && args.scores_stride % 2 == 0};

@@ -11,6 +11,7 @@ namespace gsa::cuda::selecting {
 
 // The indexer as kernels get it.
 struct ScoreInput {
+  const char* op = nullptr;  // that was called: errors name it
   const void* q = nullptr;
   const void* k = nullptr;
   const void* w = nullptr;
@@ -56,7 +57,8 @@ struct ScoreType {
   ScoreForm form;
 };
 
-ScoreInput input_of(const Indexer& indexer, const Sequences& sequences, const Context& context);
+ScoreInput input_of(const char* op, const Indexer& indexer, const Sequences& sequences,
+                    const Context& context);
 
 // Tiles of 64 queries, numbered over all sequences: sequence n begins at tile q_begin(n) / 64 + n. A tile's
 // rows are queries of one sequence; a few tiles are empty.

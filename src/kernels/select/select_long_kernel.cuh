@@ -146,7 +146,7 @@ __device__ __forceinline__ void collect(const TileWork<T, form, kHeads, kSteps>&
   if (!idle && key_tiles * kTileKeys % kMomentSegment != 0) collector.end_segment(shared, query);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    shared.count[query + 8 * i][lane % 4] = collector.count(query, i, lists, a.list);
+    shared.count[query + 8 * i][lane % 4] = collector.close(query, i, lists, a.list);
   }
   __syncwarp();
 }

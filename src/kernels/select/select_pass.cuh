@@ -111,10 +111,14 @@ class Collector {
       }
     }
   }
-  // Entries of the lane's list; -1: it may have overflowed.
-  __device__ __forceinline__ int count(int query, int i, uint2* lists, int list) const {
+  // Entries of the lane's list; -1: it may have overflowed. Lists are read two entries at a time: one of odd
+  // length gets another entry, which nobody looks at.
+  __device__ __forceinline__ int close(int query, int i, uint2* lists, int list) const {
     if (next_[i] > full_[i]) return -1;
-    return static_cast<int>(next_[i] - static_cast<std::uint32_t>(begin_of(query, i, lists, list))) / 8;
+    const int count =
+        static_cast<int>(next_[i] - static_cast<std::uint32_t>(begin_of(query, i, lists, list))) / 8;
+    if (count % 2 != 0) lists[((query + 8 * i) * kLists + threadIdx.x % 4) * list + count] = make_uint2(0, 0);
+    return count;
   }
 
  private:
@@ -130,11 +134,12 @@ class Collector {
   std::uint32_t next_[2], full_[2], upper_;
 };
 
-// The block's scratch; the spare one where it would cross a multiple of 4 GB (see append).
+// The block's scratch; the spare one where it would cross a multiple of 4 GB, or end at one: a full list ends
+// where the scratch does (see append).
 __device__ __forceinline__ char* slot_of(const LongArgs& a) {
   char* const slot = a.slots + blockIdx.x * a.slot_bytes;
   const auto upper = [](const char* p) { return __cvta_generic_to_global(p) >> 32; };
-  return upper(slot) == upper(slot + a.slot_bytes - 1) ? slot : a.slots + gridDim.x * a.slot_bytes;
+  return upper(slot) == upper(slot + a.slot_bytes) ? slot : a.slots + gridDim.x * a.slot_bytes;
 }
 
 // Scratch of a warp, over the memory that holds the keys meanwhile.

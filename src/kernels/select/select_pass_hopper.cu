@@ -133,7 +133,7 @@ __device__ __forceinline__ void collect(const LongArgs& a, const QueryTile& tile
   if (key_tiles * kTileKeys % kMomentSegment != 0) collector.end_segment(shared, query);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    shared.count[query + 8 * i][lane % 4] = collector.count(query, i, lists, a.list);
+    shared.count[query + 8 * i][lane % 4] = collector.close(query, i, lists, a.list);
   }
   cp_async_wait<0>();
   __syncthreads();

@@ -158,7 +158,7 @@ void launch(const ScoreInput& in, const typename Writer::Store& out, int first, 
   using Fragments = Scorer<T, form, kHeads, kSteps>;
   const std::size_t ring = static_cast<std::size_t>(kStages) * key_stage_bytes(in.steps);
   if (ring > context.device.shared_memory) {
-    bad_argument("select", "indexer.head_size",
+    bad_argument(in.op, "indexer.head_size",
                  concat("one whose keys fit in ", context.device.shared_memory, " bytes of shared memory"),
                  concat(in.head_size));
   }

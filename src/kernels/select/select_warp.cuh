@@ -73,7 +73,14 @@ class StoredRow {
       float4 part[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (base + 128 * i < count_) part[i] = *reinterpret_cast<const float4*>(scores_ + base + 128 * i);
+        const int at = base + 128 * i;
+        if (at + 3 < count_) {
+          part[i] = *reinterpret_cast<const float4*>(scores_ + at);
+        } else if (at < count_) {  // the row's end: nobody wrote beyond it
+          part[i].x = scores_[at];
+          if (at + 1 < count_) part[i].y = scores_[at + 1];
+          if (at + 2 < count_) part[i].z = scores_[at + 2];
+        }
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
