@@ -6,11 +6,13 @@
 namespace gsa {
 
 // Rows of a tensor [tokens, heads, size]: the last dimension is contiguous, the others are strided
-// (strides in elements). The element type is the operator's dtype.
+// (strides in elements). The element type is the operator's dtype. Keys that lie in pages (PageTable) are
+// [pages, page_size, heads, size].
 struct ConstRows {
   const void* data = nullptr;
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
+  std::int64_t page_stride = 0;  // of keys in pages; otherwise not used
 };
 
 struct Rows {
@@ -19,6 +21,25 @@ struct Rows {
   std::int64_t head_stride = 0;
 
   operator ConstRows() const { return {data, token_stride, head_stride}; }
+};
+
+// Keys in pages: one page is [page_size, heads, size] with these strides (in elements); the last dimension is
+// contiguous.
+struct ConstPages {
+  const void* data = nullptr;
+  std::int64_t page_stride = 0;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+// Position s of sequence n lies in page block_table[n, s / page_size], row s % page_size. Sequences may share
+// pages.
+struct PageTable {
+  std::int64_t page_size = 0;                 // positions a page: a power of two, 8 .. 1024
+  const std::int32_t* block_table = nullptr;  // [sequences, blocks]: entries beyond the length are not read
+  std::int64_t blocks = 0;                    // entries a row; row stride
+  const std::int32_t* length = nullptr;  // [sequences]: keys in the cache, those of the queries included;
+                                         // not used where a Sequences says it
 };
 
 // Sequences laid end to end along the token dimension; a padded batch is the case of equal lengths.

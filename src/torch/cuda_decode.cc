@@ -15,7 +15,7 @@ Tensor3 decode_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                     const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
                     std::int64_t max_length, std::optional<double> scale, double index_scale,
                     std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
-                    std::int64_t k_max, const OptTensor& mean_variance) {
+                    std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& index_k_scale) {
   constexpr char op[] = "decode";
   check_device(op, "q", q, q.is_cuda() ? q.device() : k.device());
   CudaContext current(q.device());
@@ -33,7 +33,8 @@ Tensor3 decode_cuda(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                                              scale,
                                              index_scale,
                                              form,
-                                             {budget, k_base, k_min, k_max, mean_variance}});
+                                             {budget, k_base, k_min, k_max, mean_variance},
+                                             index_k_scale});
   if (q.size(0) > 0) {
     current.run([&](const cuda::Context& context) { cuda::decode(bound.args, context); });
   }

@@ -8,7 +8,7 @@ namespace gsa::binding {
 
 namespace {
 
-constexpr std::int64_t kMaxQueries = 16;
+constexpr std::int64_t kMaxCudaQueries = 16;
 constexpr std::int64_t kLeastPage = 8, kLargestPage = 1024;
 
 // Pages with a contiguous last dimension; other strides are free, so that a cache may interleave what it
@@ -35,14 +35,15 @@ void bind_attention_of(const char* op, const DecodeTensors& tensors, BoundDecode
   check_rank(op, "k", k, 4, "[pages, page size, key/value heads, d]");
   const std::int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), size = q.size(3);
   check_range(op, "q", "a number of sequences", batch, 0, kMaxSequences);
-  check_range(op, "q", "a number of queries a sequence", queries, 1, kMaxQueries);
+  check_range(op, "q", "a number of queries a sequence", queries, 1,
+              q.is_cuda() ? kMaxCudaQueries : kMaxTokens);
   check_page_size(op, k.size(1));
   const TokenLayout layout{.q_tokens = {batch, queries},
                            .k_tokens = {k.size(0), k.size(1)},
                            .longest_keys = 0,
                            .table = {},
                            .device = q.device()};
-  bound.args.shape = bind_attention(op, q, k, &tensors.v, tensors.scale, layout).shape;
+  bound.args.shape = attention_shape(op, q, k, &tensors.v, tensors.scale, layout);
   bound.q = head_rows(q);
   bound.k = bind_pages(k);
   bound.v = bind_pages(tensors.v);
@@ -72,6 +73,7 @@ void bind_indexer_of(const char* op, const DecodeTensors& tensors, BoundDecode& 
   check_given("index_w", tensors.index_w.has_value());
   if (!wanted) {
     if (tensors.index_bias) check_given("index_bias", true);
+    if (tensors.index_k_scale) check_given("index_k_scale", true);
     return;
   }
   const Tensor &q = *tensors.index_q, &k = *tensors.index_k;
@@ -84,9 +86,10 @@ void bind_indexer_of(const char* op, const DecodeTensors& tensors, BoundDecode& 
                            .longest_keys = 0,
                            .table = {},
                            .device = tensors.q.device()};
-  const BoundIndexer indexer =
-      bind_indexer(op, kIndexNames,
-                   {q, k, *tensors.index_w, tensors.index_bias, tensors.index_scale, tensors.form}, layout);
+  const bool eight_bit = tensors.index_k_scale.has_value();
+  const BoundIndexer indexer = bind_indexer_but_keys(
+      op, kIndexNames, {q, k, *tensors.index_w, tensors.index_bias, tensors.index_scale, tensors.form},
+      layout, eight_bit ? at::kChar : q.scalar_type());
   bound.index_q = indexer.q;
   bound.index_w = indexer.w;
   bound.index_bias = indexer.bias;
@@ -96,6 +99,13 @@ void bind_indexer_of(const char* op, const DecodeTensors& tensors, BoundDecode& 
   bound.args.index_q = indexer.view.q;
   bound.args.index_w = indexer.view.w;
   bound.args.index_k = vector_pages(bound.index_k);
+  if (eight_bit) {
+    const Tensor& scale = *tensors.index_k_scale;
+    check_like(op, "index_k_scale", scale, at::kFloat, {k.size(0), k.size(1)}, q.device());
+    bound.index_k_scale = bind_pages(scale);
+    bound.args.index_k_scale = bound.index_k_scale.const_data_ptr<float>();
+    bound.args.index_k_scale_stride = bound.index_k_scale.stride(0);
+  }
   bound.args.index_bias = indexer.view.bias;
   bound.args.index_scale = indexer.view.scale;
   bound.args.form = indexer.view.form;

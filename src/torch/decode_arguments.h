@@ -14,7 +14,7 @@ struct DecodeTensors {
   const Tensor& block_table;  // int32 [B, blocks]
   const Tensor& lengths;      // int32 [B]
   const OptTensor& index_q;   // [B, L, H_I, d_I]
-  const OptTensor& index_k;   // [pages, page_size, d_I]
+  const OptTensor& index_k;   // [pages, page_size, d_I], int8 where index_k_scale is given
   const OptTensor& index_w;   // [B, L, H_I]
   const OptTensor& index_bias;
   const OptTensor& gate;  // as q, or [B, L, n_h]
@@ -23,6 +23,7 @@ struct DecodeTensors {
   double index_scale;
   std::string_view form;
   BudgetTensors budget;
+  const OptTensor& index_k_scale;  // float32 [pages, page_size]
 };
 
 // Keeps alive what args points into. Results are allocated.
@@ -30,7 +31,7 @@ struct BoundDecode {
   DecodeArgs args;
   BoundBudget budget;
   BoundRows q, gate, index_q, index_w;
-  Tensor k, v, index_k, index_bias, block_table, lengths;
+  Tensor k, v, index_k, index_k_scale, index_bias, block_table, lengths;
   Tensor out, lse, k_t;
 };
 BoundDecode bind_decode(const char* op, const DecodeTensors& tensors);

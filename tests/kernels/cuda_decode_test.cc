@@ -25,9 +25,15 @@ struct Case {
   GateKind gate = GateKind::element_wise;
   ScoreForm form = ScoreForm::sigmoid;
   Layout layout = Layout::tokens_first;
+  bool bytes = false;  // index keys of 8 bits
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+Case in_bytes(Case c) {
+  c.bytes = true;
+  return c;
+}
 
 const std::vector<Case> kCases = {
     {"one_key", {1}},
@@ -60,8 +66,16 @@ const std::vector<Case> kCases = {
      ScoreForm::relu},
     {"inverse", {1500, 900, 200}, 2, 64, 4, 2, 64, 4, 64, {BudgetMode::inverse, 150, 8, 600, 0.01}},
     {"proportional", {1500, 900, 200}, 1, 64, 4, 2, 64, 4, 64, {BudgetMode::proportional, 150, 8, 600, 0.03}},
+    in_bytes({"bytes", {1, 2, 9, 64, 1023, 1025, 2500}}),
+    in_bytes({"bytes_page_8", {1500, 300}, 1, 8}),
+    in_bytes({"bytes_queries_4", {1030, 4, 2049}, 4, 256}),
+    in_bytes({"bytes_heads_12_size_128", {900, 1200}, 3, 64, 4, 2, 64, 12, 128}),
+    in_bytes({"bytes_heads_1_size_32", {900}, 1, 64, 4, 2, 64, 1, 32}),
+    in_bytes({"bytes_odd_sizes", {700, 301}, 1, 64, 6, 2, 33, 3, 21}),
+    in_bytes({"bytes_relu", {1500, 100}, 2, 64, 4, 2, 64, 4, 64, {}, GateKind::none, ScoreForm::relu}),
     {"dense", {1300, 1, 512, 513}, 1, 64, 4, 2, 64, 0},
     {"dense_queries_3", {1300, 3, 512, 515}, 3, 16, 8, 1, 128, 0},
+    {"dense_long", {70000, 17000, 16384, 65536}, 1, 64, 2, 1, 16, 0},  // pieces of every size
 };
 
 struct Result {
@@ -83,6 +97,8 @@ struct Problem {
   Tensor gate;
   // The cache: as many pages as the sequences need and two more, in random order; unused rows are NaN.
   Tensor k, v, index_k;
+  std::vector<std::int8_t> index_bytes;  // [rows of the cache, index_size]
+  std::vector<float> index_scale;        // [rows of the cache]
   std::vector<std::int32_t> table, lengths;
   std::int64_t blocks = 0, max_length = 0;
 
@@ -101,6 +117,7 @@ struct Problem {
     Random random(seed + 2);
     gate = Tensor(dtype, batch.queries(), c.heads, c.gate == GateKind::head_wise ? 1 : c.size, c.layout);
     gate.fill([&] { return 2 * random.normal(); });
+    if (c.bytes) make_exact(random);
     max_length = batch.longest();
     blocks = blocks_of(max_length) + 1;
 
@@ -119,8 +136,22 @@ struct Problem {
         table[n * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(b)] = order[next++];
       }
     }
+    index_bytes.assign(static_cast<std::size_t>(pages * c.page_size * c.index_size), 77);
+    index_scale.assign(static_cast<std::size_t>(pages * c.page_size), static_cast<float>(kNan));
     write_cache();
   }
+
+  // Numbers with so few digits that neither products nor sums of the indexer round, whatever their order and
+  // type: scores of keys in bytes are then those of the same keys in the storage type, bit for bit.
+  void make_exact(Random& random) {
+    indexer.q.fill([&] { return static_cast<double>(random.below(65) - 32) / 8; });
+    for (std::int64_t row = 0; row < indexer.k.tokens(); ++row) {
+      for (std::int64_t d = 0; d < c.index_size; ++d) {
+        indexer.k.set(row, 0, d, static_cast<double>(random.below(127) - 63) * scale_of(row));
+      }
+    }
+  }
+  static double scale_of(std::int64_t row) { return (row % 2 == 0 ? 1.0 : 3.0) / (row % 3 == 0 ? 64 : 128); }
 
   std::int64_t blocks_of(std::int64_t length) const { return (length + c.page_size - 1) / c.page_size; }
 
@@ -134,7 +165,15 @@ struct Problem {
     for (std::size_t n = 0; n < c.lengths.size(); ++n) {
       for (std::int64_t s = 0; s < c.lengths[n]; ++s) {
         const std::int64_t from = attention.batch.k_begin(n) + s, to = row_of(n, s);
-        for (std::int64_t d = 0; d < c.index_size; ++d) index_k.set(to, 0, d, indexer.k.at(from, 0, d));
+        index_scale[static_cast<std::size_t>(to)] = static_cast<float>(scale_of(from));
+        for (std::int64_t d = 0; d < c.index_size; ++d) {
+          const double key = indexer.k.at(from, 0, d);
+          index_k.set(to, 0, d, key);
+          if (c.bytes) {
+            index_bytes[static_cast<std::size_t>(to * c.index_size + d)] =
+                static_cast<std::int8_t>(std::lround(key / scale_of(from)));
+          }
+        }
         for (std::int64_t h = 0; h < c.kv_heads; ++h) {
           for (std::int64_t d = 0; d < c.size; ++d) {
             k.set(to, h, d, attention.k.at(from, h, d));
@@ -171,7 +210,13 @@ struct Problem {
       a.index_head_size = c.index_size;
       a.index_q = from(indexer.q);
       a.index_w = from(indexer.w);
-      a.index_k = pages(call.rows(index_k.rows(), cache, 1, c.index_size, dtype));
+      if (c.bytes) {
+        a.index_k = pages({call.array(index_bytes.data(), cache * c.index_size), c.index_size, 0});
+        a.index_k_scale = call.array(index_scale.data(), cache);
+        a.index_k_scale_stride = c.page_size;
+      } else {
+        a.index_k = pages(call.rows(index_k.rows(), cache, 1, c.index_size, dtype));
+      }
       a.index_bias =
           call.input(indexer.bias.data(), c.index_heads * static_cast<std::int64_t>(size_of(dtype)));
       a.index_scale = indexer.scale;
@@ -270,11 +315,13 @@ INSTANTIATE_TEST_SUITE_P(All, Decode,
                          });
 
 TEST(DecodeRules, WaysAgree) {
-  const Problem problem(DType::bf16, small("ways"));
-  const Result expected = problem.run();
-  for (const std::string& way : backend::ways()) {
-    const WithWay with(way);
-    EXPECT_TRUE(same(problem.run(), expected)) << way;
+  for (const Case& c : {small("ways"), in_bytes(small("ways"))}) {
+    const Problem problem(DType::bf16, c);
+    const Result expected = problem.run();
+    for (const std::string& way : backend::ways()) {
+      const WithWay with(way);
+      EXPECT_TRUE(same(problem.run(), expected)) << way << c.bytes;
+    }
   }
 }
 
@@ -372,6 +419,17 @@ TEST(DecodeRules, AScoreThatIsNotFiniteMakesNan) {
   }
 }
 
+TEST(DecodeRules, AScaleThatIsNotFiniteMakesNan) {
+  Problem problem(DType::bf16, in_bytes(small("bad_scale")));
+  const Result before = problem.run();
+  problem.index_scale[static_cast<std::size_t>(problem.row_of(1, 699))] = static_cast<float>(kNan);
+  const Result after = problem.run();
+  expect_nan(after, 3);
+  for (const std::int64_t row : {0, 1, 2, 4, 5}) {
+    EXPECT_TRUE(same_bits(after.out.slice(row, row + 1), before.out.slice(row, row + 1))) << row;
+  }
+}
+
 TEST(DecodeRules, NanGoesNowhereFromKeysThatNobodySelects) {
   Case c = small("clean");
   c.queries = 1;
@@ -386,6 +444,23 @@ TEST(DecodeRules, NanGoesNowhereFromKeysThatNobodySelects) {
     }
   }
   EXPECT_TRUE(same(problem.run(), before));
+}
+
+// One segment whose sums are tiny beside those of the others: adding them rounds, so the order shows.
+TEST(DecodeRules, SumsOfUnlikeSizesAreAddedAsSelectDoes) {
+  for (const std::int64_t odd : {3, 700, 1023}) {
+    Case c = small("unlike");
+    c.lengths = {5000};
+    Problem problem(DType::bf16, c);
+    for (std::int64_t s = 0; s < 1024; ++s) {
+      for (std::int64_t d = 0; d < c.index_size; ++d) {
+        problem.indexer.k.set(s, 0, d, s == odd && d == 1 ? 0.50390625 : 0.5);
+      }
+    }
+    problem.write_cache();
+    in_every_way(
+        [&] { EXPECT_EQ(problem.run().k_t, run_select(problem.indexer, c.budget, serial()).k_t) << odd; });
+  }
 }
 
 TEST(DecodeRules, TiesGoToTheLowerPosition) {

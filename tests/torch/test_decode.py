@@ -1,5 +1,5 @@
 """gsa::decode: the newest queries against a paged cache, compared with select, attend and gate on the same keys
-laid out densely."""
+laid out densely: on the CPU the same bits. And the indexer's keys in eight bits."""
 
 import pytest
 import torch
@@ -98,7 +98,7 @@ def check(cache, x, sparse=True, exact=False, **options):
 
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
+@pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
 def test_equals_select_attend_and_gate(dtype, sparse, queries):
     cache = Cache([300, 17, 1000, queries, 64], dtype)
     x = inputs(cache, queries)
@@ -113,6 +113,101 @@ def test_gates_and_budgets(dtype):
     check(cache, x, gate=x["gate"][..., 0])
     check(cache, x, budget="inverse", mean_variance=torch.tensor(0.02, dtype=torch.float64))
     check(cache, x, form="relu")
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+def test_a_prompt_in_chunks_is_the_prompt_at_once(sparse):
+    """On the CPU a prompt goes through in chunks of any size, and every query gets the bits of one pass."""
+    cache = Cache([90], torch.bfloat16)
+    x = inputs(cache, 90)
+    whole = decode(cache, x, sparse)
+    check(cache, x, sparse, exact=True)
+    for step in (1, 7, 32):
+        for first in range(0, 90, step):
+            part = {name: t if name == "index_bias" else t[:, first : first + step] for name, t in x.items()}
+            cache.lengths = [min(first + step, 90)]
+            for got, expected in zip(decode(cache, part, sparse), whole):
+                assert_same_bits(got, expected[:, first : first + step])
+
+
+@pytest.mark.parametrize("page", [8, 64, 1024])
+def test_page_sizes(page):
+    cache = Cache([1030, 1024, 1, 63], torch.float32, page=page)
+    check(cache, inputs(cache, 1), exact=True)
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
+@pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
+def test_keys_of_eight_bits(dtype, strided):
+    """The key is index_k * index_k_scale: on the CPU the selection is that of select() on these numbers."""
+    cache = Cache([300, 17, 1000], dtype)
+    x = inputs(cache, 2)
+    k, v, block_table, lengths, index_k = cache.arguments()
+    values, scale = gsa.quantize_index_keys(index_k)
+    values[scale.isnan()] = 77  # rows of no position
+    if strided:
+        values, scale = (torch.stack([t, t], dim=1)[:, 0] for t in (values, scale))
+    indexer = x["index_q"], values, x["index_w"], x["index_bias"]
+    options = dict(BUDGET, gate=x["gate"], max_length=cache.max_length, index_scale=0.2, index_k_scale=scale)
+    out, lse, k_t = gsa.decode(x["q"], k, v, block_table, lengths, *indexer, **options)
+    real = torch.float64 if out.dtype == torch.float64 else torch.float32
+    for sequence, (keys, values_of, index_keys) in enumerate(cache.dense):
+        row = lambda name: x[name][sequence : sequence + 1]
+        integers, factors = gsa.quantize_index_keys(index_keys)
+        numbers = (integers.to(real) * factors.to(real).unsqueeze(-1)).unsqueeze(0)
+        if out.is_cuda:  # scores are rounded otherwise there; the kernels' own tests compare selections
+            assert (k_t[sequence] >= 16).all() and not out[sequence].isnan().any()
+            continue
+        mask, expected_k = gsa.select(
+            row("index_q").to(real), numbers, row("index_w").to(real), x["index_bias"].to(real), scale=0.2, **BUDGET
+        )[:2]
+        expected, expected_lse = gsa.attend(row("q"), keys.unsqueeze(0), values_of.unsqueeze(0), mask)
+        assert_same_bits(out[sequence], gsa.gate(expected, row("gate"))[0])
+        assert_same_bits(lse[sequence], expected_lse[0])
+        assert (k_t[sequence] == expected_k).all()
+
+
+@pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
+def test_quantize_index_keys(dtype):
+    keys = torch.randn(5, 7, 33, dtype=torch.float64).to(dtype) * 3
+    values, scale = gsa.quantize_index_keys(keys)
+    assert values.dtype == torch.int8 and values.shape == keys.shape
+    assert scale.dtype == torch.float32 and scale.shape == keys.shape[:-1]
+    numbers = values.double() * scale.double().unsqueeze(-1)
+    assert ((numbers - keys.double()).abs() <= 0.50001 * scale.double().unsqueeze(-1)).all()
+    assert (values.abs().amax(-1) == 127).all()  # the largest of a key uses the whole range
+    # What eight bits hold exactly comes back exactly, and halves go to the even integer.
+    exact = torch.tensor([[127, -127, 3, 0, -64], [127, 2.5, 3.5, -0.5, -1.5]]).to(dtype)
+    values, scale = gsa.quantize_index_keys(exact)
+    assert scale.tolist() == [1, 1]
+    assert values.tolist() == [[127, -127, 3, 0, -64], [127, 2, 4, 0, -2]]
+
+
+def test_quantize_index_keys_at_the_edges():
+    nan, inf = float("nan"), float("inf")
+    keys = torch.tensor([[0.0, -0.0], [nan, 1], [inf, 1], [-inf, inf], [1e-44, 0], [3e38, -1e38]])
+    values, scale = gsa.quantize_index_keys(keys)
+    assert values[:5].tolist() == [[0, 0], [0, 0], [0, 0], [0, 0], [0, 0]]
+    assert scale.isnan().tolist() == [False, True, True, True, False, False]
+    assert scale[0] == 0 and values[5].tolist() == [127, -42]
+    assert gsa.quantize_index_keys(torch.randn(0, 3, 4))[0].shape == (0, 3, 4)
+    with pytest.raises(RuntimeError, match="gsa::quantize_index_keys: argument 'keys'"):
+        gsa.quantize_index_keys(torch.ones(3, 4, dtype=torch.int32))
+
+
+def test_a_bad_key_of_eight_bits_makes_nan():
+    """NaN goes through the eight bits: no silently different selection."""
+    cache = Cache([50], torch.float32)
+    x = inputs(cache, 2)
+    k, v, block_table, lengths, index_k = cache.arguments()
+    values, scale = gsa.quantize_index_keys(index_k)
+    scale[block_table[0, 3], 1] = gsa.quantize_index_keys(torch.tensor([float("inf"), 1]))[1]  # position 49
+    out, lse, k_t = gsa.decode(
+        x["q"], k, v, block_table, lengths, x["index_q"], values, x["index_w"],
+        max_length=50, index_k_scale=scale, **BUDGET,
+    )  # fmt: skip
+    assert k_t.tolist() == [[20, 0]]
+    assert not out[0, 0].isnan().any() and out[0, 1].isnan().all() and lse[0, 1].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", everywhere([torch.bfloat16]), indirect=True)
@@ -148,7 +243,7 @@ def test_mistakes_are_named():
             gsa.decode(*arguments, **{"max_length": 30, **options})
 
     wrong("q", 0, x["q"][0])
-    wrong("q", 0, x["q"].expand(2, 17, 8, 64))
+    wrong("index_q", 0, x["q"].expand(2, 17, 8, 64))
     wrong("k", 1, k[:, :12])
     wrong("k", 1, k[:, :, :, :32])
     wrong("v", 2, v[:-1])
@@ -158,5 +253,10 @@ def test_mistakes_are_named():
     wrong("lengths", 4, lengths + 20)
     wrong("index_k", 6, None)
     wrong("index_w", 7, x["index_w"].bfloat16())
+    scale = torch.ones(index_k.shape[:2])
+    wrong("index_k", 0, x["q"], index_k_scale=scale)
+    wrong("index_k", 6, index_k.char())
+    wrong("index_k_scale", 6, index_k.char(), index_k_scale=scale.double())
+    wrong("index_k_scale", 6, index_k.char(), index_k_scale=scale[1:])
     wrong("max_length", 0, x["q"], max_length=0)
     wrong("max_length", 0, x["q"], max_length=10**6)

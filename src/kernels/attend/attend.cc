@@ -7,7 +7,7 @@
 namespace gsa {
 
 void attend(const AttendArgs& args, const Parallel& parallel) {
-  if (check_attend(args)) attend_cpu(args, parallel);
+  if (check_attend(args, true)) attend_cpu(args, parallel);
 }
 
 void attend_backward(const AttendBackwardArgs& args, const Parallel& parallel) {

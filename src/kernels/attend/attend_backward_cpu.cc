@@ -75,10 +75,10 @@ class AttendBackwardTile {
     T* dv = s_.dv.template get<T>(block * width_);
     p_ = s_.tile.template get<T>(tile_size(block));
     dp_ = s_.tile2.template get<T>(tile_size(block));
-    for_blocks(a_.mask, place, tile.count, block, s_.block, [&](const KeyBlock& keys) {
+    for_blocks(a_.mask, place, tile.count, block, s_.blocks, [&](const KeyBlock& keys, const KeyBlock*) {
       if (keys.begin() / block % parts_ != part) return;
-      pack_rows(a_.k, a_.shape, place.key, keys, kv_head, k);
-      pack_rows(a_.v, a_.shape, place.key, keys, kv_head, v);
+      pack_rows(rows_of(a_.k, a_.shape, place, kv_head), a_.shape, keys, nullptr, k);
+      pack_rows(rows_of(a_.v, a_.shape, place, kv_head), a_.shape, keys, nullptr, v);
       std::fill_n(dk, keys.count() * width_, T(0));
       std::fill_n(dv, keys.count() * width_, T(0));
       for_row_groups(a_.mask, place, tile.count, group_, keys, s_.slots,

@@ -20,7 +20,12 @@ bool check_attend_inputs(const char* op, const Args& args) {
   return true;
 }
 
-inline bool check_attend(const AttendArgs& args) { return check_attend_inputs("attend", args); }
+// in_pages: whether the backend reads keys that lie in pages.
+inline bool check_attend(const AttendArgs& args, bool in_pages = false) {
+  if (!check_attend_inputs("attend", args)) return false;
+  check::pages("attend", args.pages, args.sequences, in_pages);
+  return true;
+}
 
 inline bool check_attend_backward(const AttendBackwardArgs& args) {
   constexpr const char* kOp = "attend_backward";

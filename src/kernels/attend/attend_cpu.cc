@@ -1,6 +1,8 @@
 // attend forward on the CPU.
 //
-// A task is a tile of queries x one key/value head. Blocks of keys that fit into the L2 cache stream past the
+// A task is a tile of queries x one key/value head; decoding, and where there are too few of those tasks to
+// feed the threads, goes by attend_wide-inl.h, with the same bits.
+// Blocks of keys that fit into the L2 cache stream past the
 // tile: the keys that any of its queries selected are packed (converted to float, padded), then each query
 // visits its own keys only, all heads of its group together, so that a key row serves several products.
 // Block borders are fixed positions of the sequence, so a query's arithmetic does not depend on the tile.
@@ -12,6 +14,7 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
+#include "kernels/attend/attend_wide-inl.h"
 #include "kernels/common/attend_blocks-inl.h"
 #include "kernels/common/softmax-inl.h"
 
@@ -44,9 +47,12 @@ class AttendTile {
     T* k = s_.k.template get<T>(block * width_);
     T* v = s_.v.template get<T>(block * width_);
     tile_ = s_.tile.template get<T>(tile_size(block));
-    for_blocks(a_.mask, place, tile.count, block, s_.block, [&](const KeyBlock& keys) {
-      pack_rows(a_.k, a_.shape, place.key, keys, kv_head, k);
-      pack_rows(a_.v, a_.shape, place.key, keys, kv_head, v);
+    const std::size_t element = size_of(a_.shape.dtype);
+    const KeyRows k_rows(a_.k, a_.pages, tile.sequence, place.key, kv_head, element);
+    const KeyRows v_rows(a_.v, a_.pages, tile.sequence, place.key, kv_head, element);
+    for_blocks(a_.mask, place, tile.count, block, s_.blocks, [&](const KeyBlock& keys, const KeyBlock* next) {
+      pack_rows(k_rows, a_.shape, keys, next, k);
+      pack_rows(v_rows, a_.shape, keys, next, v);
       for_row_groups(a_.mask, place, tile.count, group_, keys, s_.slots,
                      [&](std::int64_t row, int count, const std::uint16_t* slots, std::int64_t n) {
                        visit(row, count, slots, n, k, v);
@@ -82,10 +88,8 @@ class AttendTile {
                         (place.query + i) * a_.out.token_stride + head * a_.out.head_stride),
                      a_.shape.dtype, out_ + row * width_, a_.shape.head_size, T(1) / total);
         if (a_.lse != nullptr) {
-          const T lse = total == T(0)
-                            ? std::numeric_limits<T>::quiet_NaN()
-                            : maximum_[row * kGroup] / static_cast<T>(Base<T>::kLogE) + std::log(total);
-          static_cast<T*>(a_.lse)[(place.query + i) * a_.shape.heads + head] = lse;
+          static_cast<T*>(a_.lse)[(place.query + i) * a_.shape.heads + head] =
+              log_sum(maximum_[row * kGroup], total);
         }
       }
     }
@@ -98,16 +102,43 @@ class AttendTile {
   T *q_ = nullptr, *out_ = nullptr, *maximum_ = nullptr, *sum_ = nullptr, *tile_ = nullptr;
 };
 
+// Sequences with one query each: decoding.
+template <typename T>
+void attend_singly(const AttendArgs& args, std::vector<AttendScratch<T>>& scratch, const Parallel& parallel) {
+  const std::vector<QueryTile> tiles = make_tiles(args.sequences, 1);
+  const std::int64_t count = static_cast<std::int64_t>(tiles.size());
+  if (count < 2 * std::int64_t{parallel.workers()}) {
+    WideAttend<T> wide(args, scratch.data(), parallel);
+    for (const QueryTile& tile : tiles) wide.run(tile);
+    return;
+  }
+  parallel.run(count, [&](std::int64_t task, int worker) {
+    WideAttend<T>(args, &scratch[static_cast<std::size_t>(worker)], serial())
+        .run(tiles[static_cast<std::size_t>(task)]);
+  });
+}
+
 template <typename T>
 void attend_typed(const AttendArgs& args, const Parallel& parallel) {
-  constexpr std::int64_t kTile = 256;
-  const std::vector<QueryTile> tiles = make_tiles(args.sequences, kTile);
-  std::vector<AttendScratch<T>> scratch(static_cast<std::size_t>(parallel.workers()));
-  const std::int64_t kv_heads = args.shape.kv_heads;
-  const std::int64_t tasks = static_cast<std::int64_t>(tiles.size()) * kv_heads;
-  parallel.run(tasks, [&](std::int64_t task, int worker) {
+  constexpr std::int64_t kTile = 256, kLeastTile = 32;
+  const std::int64_t kv_heads = args.shape.kv_heads, workers = parallel.workers();
+  std::vector<AttendScratch<T>> scratch(static_cast<std::size_t>(workers));
+  // Large tiles pack keys once for many queries; smaller ones where threads would have nothing to do.
+  std::int64_t size = kTile;
+  std::vector<QueryTile> tiles = make_tiles(args.sequences, size);
+  if (std::all_of(tiles.begin(), tiles.end(), [](const QueryTile& tile) { return tile.count == 1; })) {
+    return attend_singly(args, scratch, parallel);
+  }
+  const auto tasks = [&] { return static_cast<std::int64_t>(tiles.size()) * kv_heads; };
+  while (tasks() < 4 * workers && size > kLeastTile) tiles = make_tiles(args.sequences, size /= 2);
+  if (tasks() < 2 * workers) {
+    WideAttend<T> wide(args, scratch.data(), parallel);
+    for (const QueryTile& tile : make_tiles(args.sequences, wide.queries_at_once())) wide.run(tile);
+    return;
+  }
+  parallel.run(tasks(), [&](std::int64_t task, int worker) {
     // The last tiles see the most keys: they go first, so that no thread is left alone with one at the end.
-    const std::int64_t from_last = tasks - 1 - task;
+    const std::int64_t from_last = tasks() - 1 - task;
     AttendTile<T>(args, scratch[static_cast<std::size_t>(worker)])
         .run(tiles[static_cast<std::size_t>(from_last / kv_heads)], from_last % kv_heads);
   });

@@ -15,6 +15,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/attend/attend.h"
 #include "kernels/common/key_block.h"
+#include "kernels/common/key_rows.h"
 #include "kernels/common/scratch.h"
 #include "kernels/common/tile-inl.h"
 
@@ -26,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 struct AttendScratch {
   Scratch q, out, dout, dq, maximum, sum, k, v, dk, dv, tile, tile2;
-  KeyBlock block;
+  KeyBlock blocks[2];
   std::uint16_t slots[KeyBlock::kMaxSize + kGroup];
 };
 
@@ -52,41 +53,85 @@ HWY_INLINE void load_rows(const ConstRows& src, const AttendShape& shape, std::i
   }
 }
 
-// dst[slot, width] = the block's keys.
+// dst[slot - begin, padded(size)] = columns [column, column + size) of the block's keys in slots [begin,
+// end). next: the block that comes after it, if any; its first rows are asked for ahead.
 template <typename T>
-HWY_INLINE void pack_rows(const ConstRows& src, const AttendShape& shape, std::int64_t first_key,
-                          const KeyBlock& keys, std::int64_t kv_head, T* dst) {
-  constexpr std::int64_t kAhead = 6;  // rows; a union of selected keys has no pattern that hardware foresees
-  const std::int64_t width = padded(shape.head_size);
-  const auto row = [&](std::int64_t i) {
-    return at(src.data, shape.dtype,
-              (first_key + keys.position(i)) * src.token_stride + kv_head * src.head_stride);
+HWY_INLINE void pack_piece(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
+                           std::int64_t begin, std::int64_t end, std::int64_t column, std::int64_t size,
+                           T* dst) {
+  constexpr std::int64_t kAhead = 8;  // rows; a union of selected keys has no pattern that hardware foresees
+  const std::int64_t width = padded(size), element = static_cast<std::int64_t>(size_of(type));
+  const std::int64_t bytes = size * element, offset = column * element;
+  const auto fetch = [&](std::int64_t position) {
+    const char* row = rows.at(position) + offset;
+    for (std::int64_t b = 0; b < bytes; b += 64) hwy::Prefetch(row + b);
   };
-  const std::int64_t bytes = shape.head_size * static_cast<std::int64_t>(size_of(shape.dtype));
-  for (std::int64_t i = 0; i < keys.count(); ++i) {
-    if (i + kAhead < keys.count()) {
-      const char* next = static_cast<const char*>(row(i + kAhead));
-      for (std::int64_t b = 0; b < bytes; b += 64) hwy::Prefetch(next + b);
+  const std::int64_t following = next == nullptr ? 0 : next->count();
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t ahead = i + kAhead;
+    if (ahead < keys.count()) {
+      fetch(keys.position(ahead));
+    } else if (ahead - keys.count() < following) {
+      fetch(next->position(ahead - keys.count()));
     }
-    load_row<T>(dst + i * width, row(i), shape.dtype, shape.head_size, T(1));
+    load_row<T>(dst + (i - begin) * width, rows.at(keys.position(i)) + offset, type, size, T(1));
   }
 }
 
-// Calls body(keys) for each block of keys that the tile needs, in ascending order.
+// dst[slot, padded(size)]: those columns of all keys of the block.
+template <typename T>
+HWY_INLINE void pack_columns(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
+                             std::int64_t column, std::int64_t size, T* dst) {
+  pack_piece(rows, type, keys, next, 0, keys.count(), column, size, dst);
+}
+
+// dst[slot, width] = the block's keys.
+template <typename T>
+HWY_INLINE void pack_rows(const KeyRows& rows, const AttendShape& shape, const KeyBlock& keys,
+                          const KeyBlock* next, T* dst) {
+  pack_columns(rows, shape.dtype, keys, next, 0, shape.head_size, dst);
+}
+
+// Rows that lie end to end.
+HWY_INLINE KeyRows rows_of(const ConstRows& rows, const AttendShape& shape, const TilePlace& place,
+                           std::int64_t kv_head) {
+  return {rows, {}, 0, place.key, kv_head, size_of(shape.dtype)};
+}
+
+// Calls body(keys, next) for each block of keys in positions [begin, end) that the tile needs, in ascending
+// order; next is the block that the following call will get, or null. begin: a multiple of `block`.
 template <class Body>
 HWY_INLINE void for_blocks(const ConstMask& mask, const TilePlace& place, std::int64_t queries,
-                           std::int64_t block, KeyBlock& keys, const Body& body) {
-  const std::int64_t visible = place.position + queries;  // of the last query
-  for (std::int64_t begin = 0; begin < visible; begin += block) {
-    const std::int64_t size = std::min(block, visible - begin);
-    if (mask.words == nullptr) {
-      keys.fill(begin, size);
-    } else {
-      keys.unite(begin, size, mask.words + place.query * mask.words_per_query, mask.words_per_query, queries);
-      if (keys.count() == 0) continue;
+                           std::int64_t block, std::int64_t begin, std::int64_t end, KeyBlock (&keys)[2],
+                           const Body& body) {
+  end = std::min(end, place.position + queries);  // what the last query sees
+  const auto find = [&](KeyBlock& found) {
+    for (; begin < end; begin += block) {
+      const std::int64_t size = std::min(block, end - begin);
+      if (mask.words == nullptr) {
+        found.fill(begin, size);
+      } else {
+        found.unite(begin, size, mask.words + place.query * mask.words_per_query, mask.words_per_query,
+                    queries);
+      }
+      if (found.count() == 0) continue;
+      begin += block;
+      return true;
     }
-    body(keys);
+    return false;
+  };
+  bool more = find(keys[0]);
+  for (int i = 0; more; i = 1 - i) {
+    more = find(keys[1 - i]);
+    body(keys[i], more ? &keys[1 - i] : nullptr);
   }
+}
+
+// The same for all positions.
+template <class Body>
+HWY_INLINE void for_blocks(const ConstMask& mask, const TilePlace& place, std::int64_t queries,
+                           std::int64_t block, KeyBlock (&keys)[2], const Body& body) {
+  for_blocks(mask, place, queries, block, 0, place.position + queries, keys, body);
 }
 
 // Calls body(first row, rows, slots, keys) for groups of at most four rows (query-major, `group` heads a

@@ -69,12 +69,36 @@ void attend_shape(const char* op, const AttendShape& shape) {
   if (!std::isfinite(shape.scale)) bad_argument(op, "scale", "a finite number", concat(shape.scale));
 }
 
-void indexer(const char* op, const Indexer& indexer, const Sequences& s) {
+void page_size(const char* op, const char* argument, std::int64_t size) {
+  constexpr std::int64_t kLeast = 8, kLargest = 1024;
+  in_range(op, argument, size, kLeast, kLargest);
+  if ((size & (size - 1)) != 0) bad_argument(op, argument, "a power of two", concat(size));
+}
+
+void pages(const char* op, const PageTable& pages, const Sequences& s, bool allowed) {
+  if (pages.page_size == 0) return;
+  if (!allowed) bad_argument(op, "pages", "keys end to end on this device", "keys in pages");
+  page_size(op, "pages.page_size", pages.page_size);
+  not_null(op, "pages.block_table", pages.block_table);
+  for (std::int64_t n = 0; n < s.count; ++n) {
+    const std::int64_t needed = (s.keys(n) + pages.page_size - 1) / pages.page_size;
+    if (pages.blocks < needed) {
+      bad_argument(op, "pages.blocks", concat("at least ", needed, " blocks for sequence ", n),
+                   concat(pages.blocks));
+    }
+  }
+}
+
+void indexer(const char* op, const Indexer& indexer, const Sequences& s, bool in_pages) {
   in_range(op, "indexer.heads", indexer.heads, 1, kMaxIndexHeads);
   in_range(op, "indexer.head_size", indexer.head_size, 1, kMaxHeadSize);
   if (!std::isfinite(indexer.scale))
     bad_argument(op, "indexer.scale", "a finite number", concat(indexer.scale));
+  if (indexer.k_scale != nullptr && !in_pages) {
+    bad_argument(op, "indexer.k_scale", "keys of the operator's type", "keys of 8 bits");
+  }
   if (s.total_queries() == 0) return;
+  pages(op, indexer.pages, s, in_pages);
   not_null(op, "indexer.q", indexer.q.data);
   not_null(op, "indexer.k", indexer.k.data);
   not_null(op, "indexer.w", indexer.w.data);

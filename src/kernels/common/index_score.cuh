@@ -38,11 +38,14 @@ struct ScoreHead {
   static __device__ __forceinline__ float add_weight(float start, float weight) {
     return form == ScoreForm::sigmoid ? __fadd_rn(start, weight) : 0.0f;
   }
+  static __device__ __forceinline__ float activation(float factor, float offset, float x) {
+    const float argument = __fmaf_rn(x, factor, offset);
+    return form == ScoreForm::sigmoid ? tanh_approx(argument) : relu_nan(argument);
+  }
   // One head more, in ascending order of heads.
   static __device__ __forceinline__ float add_head(float score, float weight, float factor, float offset,
                                                    float x) {
-    const float argument = __fmaf_rn(x, factor, offset);
-    return __fmaf_rn(weight, form == ScoreForm::sigmoid ? tanh_approx(argument) : relu_nan(argument), score);
+    return __fmaf_rn(weight, activation(factor, offset, x), score);
   }
 };
 

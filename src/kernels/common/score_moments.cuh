@@ -83,8 +83,8 @@ __device__ __forceinline__ double variance_of(const ScoreSums<double>& row, int 
 
 // The sums of one segment from stored scores, by one warp. row: the scores of the query from position 0;
 // first: the segment's first position; end: positions below it are visible. visit(score) sees every visible
-// score of the segment once, in some lane. Every lane gets the result.
-template <typename Real, class Visit>
+// score of the segment once, in some lane. Every lane gets the result. whole: all of the segment is visible.
+template <typename Real, bool whole = false, class Visit>
 __device__ __forceinline__ ScoreSums<Real> segment_sums(const float* row, int first, int end, float shift,
                                                         Visit visit) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -98,7 +98,7 @@ __device__ __forceinline__ ScoreSums<Real> segment_sums(const float* row, int fi
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int s = block + 8 * j + 2 * (lane % 4) + e;
-        if (s < end) {
+        if (whole || s < end) {
           const float score = row[s];
           add_difference(chain, score, shift);
           visit(score);

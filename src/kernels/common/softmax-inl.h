@@ -78,6 +78,14 @@ HWY_INLINE T row_sum(const T* lanes) {
   return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
+// The logarithm (of base e) of a row's sum: maximum is in the base of T, total the row_sum. A row without
+// keys gets NaN.
+template <typename T>
+HWY_INLINE T log_sum(T maximum, T total) {
+  if (total == T(0)) return std::numeric_limits<T>::quiet_NaN();
+  return maximum / static_cast<T>(Base<T>::kLogE) + std::log(total);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace gsa
 HWY_AFTER_NAMESPACE();

@@ -72,7 +72,6 @@ void attend(const DecodeArgs& args, const Scratch& scratch, const Context& conte
   p.items = static_cast<int>(items);
   p.scale = static_cast<float>(args.shape.scale * kLog2E);
   p.dense = args.index_heads == 0;
-  p.piece = piece_of(args);
   p.scratch = scratch;
   if (args.shape.dtype == DType::bf16) {
     launch_typed<__nv_bfloat16>(p, args, context);

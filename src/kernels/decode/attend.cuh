@@ -2,9 +2,10 @@
 //
 // A block takes items (piece, row, tile of heads) one after another. Two warps only load: one keys, one
 // values, gathered row by row into a ring in shared memory, as far ahead of the arithmetic as the ring allows
-// and across items, so that memory never waits for arithmetic. The other four warps compute; heads are the
-// rows of the matrix products, each warp takes 16 keys of the first product and a quarter of the dimensions
-// of the second. What an item leaves (maximum, sum, sum of values) goes to scratch memory, and a second
+// and across items, so that memory never waits for arithmetic. The other four warps compute, each for itself:
+// heads are the rows of the matrix products, and of every 64 keys a warp takes 16, with a maximum and sums of
+// its own, so that a stage of the ring is free again soon. At the end of an item the four are put together,
+// in their order. What an item leaves (maximum, sum, sum of values) goes to scratch memory, and a second
 // kernel puts the pieces together in the order of the list, gates and writes.
 #pragma once
 
@@ -21,8 +22,9 @@ inline constexpr int kMostStages = 3;
 
 // Keys of a stage of the ring.
 __host__ __device__ constexpr int block_keys(int size) { return size == 256 ? 32 : 64; }
-// A row of weights, padded so that eight rows lie in different banks.
-__host__ __device__ constexpr int weight_row(int size) { return block_keys(size) + 8; }
+// Warps that have keys of a stage, and a row of what they leave, padded so that rows lie in different banks.
+__host__ __device__ constexpr int busy_warps(int size) { return block_keys(size) / 16; }
+__host__ __device__ constexpr int result_row(int size) { return size + 8; }
 
 struct AttendParams {
   Cache cache;
@@ -39,7 +41,6 @@ struct AttendParams {
   int items;
   int stages;   // of the ring
   float scale;  // times log2(e)
-  int piece;    // keys of a piece
   bool dense;   // no list: every visible key
   Scratch scratch;
 };
@@ -79,18 +80,18 @@ struct StageInfo {
 struct AttendShared {
   std::uint64_t full[kMostStages], empty[kMostStages];
   StageInfo info[kMostStages];
-  float maxima[kComputeWarps][kHeadTile];
-  float sums[kComputeWarps][kHeadTile];
+  // Of an item and the one before it, by warp.
+  float maxima[2][kComputeWarps][kHeadTile];
+  float sums[2][kComputeWarps][kHeadTile];
 };
 
 struct AttendLayout {
-  int fixed = 0, weights = 0, stages = 0, stage = 0, k = 0, v = 0, q = 0, bytes = 0;
+  int fixed = 0, stages = 0, stage = 0, k = 0, v = 0, q = 0, bytes = 0;
 
   // In a stage: k, v, q (of an item's first stage).
   __host__ __device__ AttendLayout(int size, int stage_count) {
     const int tile = block_keys(size) * size * 2;
-    weights = (static_cast<int>(sizeof(AttendShared)) + 127) / 128 * 128;
-    stages = (weights + kHeadTile * weight_row(size) * 2 + 127) / 128 * 128;
+    stages = (static_cast<int>(sizeof(AttendShared)) + 127) / 128 * 128;
     v = tile;
     q = 2 * tile;
     stage = 2 * tile + kHeadTile * size * 2;
@@ -160,7 +161,7 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
     if (looked_at < p.items) {
       const Item item(p, looked_at);
       lane_count = count_of(p, item.row);
-      wanted = item.piece * p.piece < lane_count;
+      wanted = item.piece * piece_keys(p.dense, lane_count) < lane_count;
       if (!values && p.dense && p.k_t != nullptr && item.piece == 0 && item.first_head == 0) {
         p.k_t[item.row] = lane_count;
       }
@@ -171,8 +172,9 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
       const Item item(p, begin + owner * static_cast<int>(gridDim.x));
       const std::int64_t part =
           (static_cast<std::int64_t>(item.row) * p.heads + item.first_head) * p.scratch.pieces + item.piece;
-      const int first = item.piece * p.piece;
-      const int keys = min(p.piece, __shfl_sync(0xffffffffu, lane_count, owner) - first);
+      const int count = __shfl_sync(0xffffffffu, lane_count, owner), piece = piece_keys(p.dense, count);
+      const int first = item.piece * piece;
+      const int keys = min(piece, count - first);
       const int n = item.row / p.cache.queries;
       const T* const head_data = data + item.kv_head * (values ? p.v_head_stride : p.k_head_stride);
 #pragma unroll 1
@@ -221,147 +223,181 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
   publish({0, false, false, 0, 0});
 }
 
+// What a warp has of an item so far: of rows (heads) lane / 4 and lane / 4 + 8.
+template <int size>
+struct WarpResult {
+  static constexpr int kPairs = size / 16;  // of 16 dimensions
+
+  float out[kPairs][2][4];
+  float maximum[2];
+  float sum[2];  // of this lane's keys
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kPairs * 8; ++i) out[i / 8][i / 4 % 2][i % 4] = 0.0f;
+    maximum[0] = maximum[1] = -INFINITY;
+    sum[0] = sum[1] = 0.0f;
+  }
+
+  // 16 keys more, of which the first `left` exist; k, v: rows of the tiles, from the first of the keys on.
+  template <typename T>
+  __device__ __forceinline__ void add(const std::uint32_t (&q)[size / 16][4], const char* k, const char* v,
+                                      int left, float scale) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    float s[2][4] = {};
+#pragma unroll
+    for (int step = 0; step < size / 16; ++step) {
+      std::uint32_t b[4];
+      const int key = lane / 16 * 8 + lane % 8;
+      ldmatrix_x4(b, shared_address(k + chunk_at<size>(key, 2 * step + lane / 8 % 2)));
+      mma_16x8x16<T>(s[0], q[step], b[0], b[1]);
+      mma_16x8x16<T>(s[1], q[step], b[2], b[3]);
+    }
+    float top[2] = {maximum[0], maximum[1]};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int key = i / 4 * 8 + lane % 4 * 2 + i % 2, r = i % 4 / 2;
+      if (key < left) top[r] = fmaxf(top[r], s[i / 4][i % 4] * scale);
+    }
+    float base[2], shrink[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
+      top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2));
+      base[r] = top[r] == -INFINITY ? 0.0f : top[r];  // no finite logit so far
+      shrink[r] = exp2f(maximum[r] - base[r]);
+      maximum[r] = top[r];
+      sum[r] *= shrink[r];
+    }
+    float weight[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int key = i / 4 * 8 + lane % 4 * 2 + i % 2, r = i % 4 / 2;
+      weight[i / 4][i % 4] = key < left ? exp2f(fmaf(s[i / 4][i % 4], scale, -base[r])) : 0.0f;
+      sum[r] += weight[i / 4][i % 4];
+    }
+    // What the first product leaves in a lane is what the second one takes.
+    const std::uint32_t a[4] = {pack<T>(weight[0][0], weight[0][1]), pack<T>(weight[0][2], weight[0][3]),
+                                pack<T>(weight[1][0], weight[1][1]), pack<T>(weight[1][2], weight[1][3])};
+    if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
+#pragma unroll
+      for (int i = 0; i < kPairs * 8; ++i) out[i / 8][i / 4 % 2][i % 4] *= shrink[i % 4 / 2];
+    }
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      std::uint32_t b[4];
+      ldmatrix_x4_trans(b, shared_address(v + chunk_at<size>(lane % 16, pair * 2 + lane / 16)));
+      mma_16x8x16<T>(out[pair][0], a, b[0], b[1]);
+      mma_16x8x16<T>(out[pair][1], a, b[2], b[3]);
+    }
+  }
+};
+
+// Puts the results of the warps together and writes them to scratch memory. room: of the item's last stage,
+// which nobody needs any more after the first barrier. parity: of the item, in the order of this block.
+template <int size>
+__device__ __forceinline__ void write_item(const AttendParams& p, AttendShared& fixed,
+                                           WarpResult<size>& result, const StageInfo& info, int parity,
+                                           float* room) {
+  constexpr int kWarps = busy_warps(size), kRow = result_row(size);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    result.sum[r] += __shfl_xor_sync(0xffffffffu, result.sum[r], 1);
+    result.sum[r] += __shfl_xor_sync(0xffffffffu, result.sum[r], 2);
+    if (lane % 4 == 0) {
+      fixed.maxima[parity][warp][r * 8 + lane / 4] = result.maximum[r];
+      fixed.sums[parity][warp][r * 8 + lane / 4] = result.sum[r];
+    }
+  }
+  barrier_of<kComputeThreads>(1);
+  // Factors of the warps, for the maximum of all of them.
+  const auto maximum_of = [&](int head) {
+    float top = fixed.maxima[parity][0][head];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, fixed.maxima[parity][w][head]);
+    return top;
+  };
+  const auto factor_of = [&](int w, int head, float top) {
+    return exp2f(fixed.maxima[parity][w][head] - (top == -INFINITY ? 0.0f : top));
+  };
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int head = r * 8 + lane / 4;
+    if (head >= info.heads || warp >= kWarps) continue;
+    const float factor = factor_of(warp, head, maximum_of(head));
+#pragma unroll
+    for (int i = 0; i < size / 8; ++i) {
+      *reinterpret_cast<float2*>(room + (warp * kHeadTile + head) * kRow + i * 8 + lane % 4 * 2) = {
+          factor * result.out[i / 2][i % 2][2 * r], factor * result.out[i / 2][i % 2][2 * r + 1]};
+    }
+  }
+  barrier_of<kComputeThreads>(1);
+#pragma unroll 1
+  for (int i = thread * 4; i < info.heads * size; i += kComputeThreads * 4) {
+    const int head = i / size, d = i % size;
+    float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 part = *reinterpret_cast<const float4*>(room + (w * kHeadTile + head) * kRow + d);
+      total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
+    }
+    const std::int64_t part = info.part + static_cast<std::int64_t>(head) * p.scratch.pieces;
+    *reinterpret_cast<float4*>(p.scratch.part_out + part * size + d) = total;
+  }
+  if (thread < info.heads) {
+    const float top = maximum_of(thread);
+    float total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      total = fmaf(fixed.sums[parity][w][thread], factor_of(w, thread, top), total);
+    }
+    p.scratch.part_sums[info.part + static_cast<std::int64_t>(thread) * p.scratch.pieces] = {top, total};
+  }
+}
+
 // The four warps that compute.
 template <typename T, int size>
 __device__ __forceinline__ void compute_items(const AttendParams& p, char* shared) {
-  constexpr int kBlockKeys = block_keys(size), kWeightRow = weight_row(size);
-  constexpr int kSteps = size / 16;
-  constexpr int kPairs = size / 64;  // 16 dimensions each: what a warp has of the second product
   const AttendLayout layout(size, p.stages);
   AttendShared& fixed = *reinterpret_cast<AttendShared*>(shared);
-  T* const weights = reinterpret_cast<T*>(shared + layout.weights);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const bool has_keys = kComputeWarps * 16 <= kBlockKeys || warp * 16 < kBlockKeys;
-  std::uint32_t q[kSteps][4];
-  float out[kPairs][2][4];
-  float maximum[2];  // of rows lane / 4 and lane / 4 + 8
-  float sum[2];      // of this lane's keys
-  int stage = 0, phase = 0;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  std::uint32_t q[size / 16][4];
+  WarpResult<size> result;
+  int stage = 0, phase = 0, parity = 0;
 #pragma unroll 1
   while (true) {
     mbarrier_wait(&fixed.full[stage], phase);
     const StageInfo info = fixed.info[stage];
     if (info.keys == 0) break;
-    const char* const tiles = shared + layout.stages + stage * layout.stage;
+    char* const tiles = shared + layout.stages + stage * layout.stage;
     if (info.first) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < size / 16; ++step) {
         const int at = chunk_at<size>(lane % 16, 2 * step + lane / 16);
         ldmatrix_x4(q[step], shared_address(tiles + layout.q + at));
       }
-#pragma unroll
-      for (int i = 0; i < kPairs * 8; ++i) out[i / 8][i / 4 % 2][i % 4] = 0.0f;
-      maximum[0] = maximum[1] = -INFINITY;
-      sum[0] = sum[1] = 0.0f;
+      result.clear();
     }
-
-    float s[2][4] = {};
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (!has_keys) break;
-      std::uint32_t b[4];
-      const int key = warp * 16 + lane / 16 * 8 + lane % 8;
-      ldmatrix_x4(b, shared_address(tiles + layout.k + chunk_at<size>(key, 2 * step + lane / 8 % 2)));
-      mma_16x8x16<T>(s[0], q[step], b[0], b[1]);
-      mma_16x8x16<T>(s[1], q[step], b[2], b[3]);
+    if (warp * 16 < info.keys) {
+      const int begin = warp * 16 * size * 2;  // of the warp's rows
+      result.template add<T>(q, tiles + layout.k + begin, tiles + layout.v + begin, info.keys - warp * 16,
+                             p.scale);
     }
-    const int left = has_keys ? info.keys - warp * 16 : 0;  // keys of this warp
-    float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = j * 8 + lane % 4 * 2 + e % 2;
-        if (key < left) top[e / 2] = fmaxf(top[e / 2], s[j][e] * p.scale);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
-      top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2));
-      if (lane % 4 == 0) fixed.maxima[warp][r * 8 + lane / 4] = top[r];
-    }
-    barrier_of<kComputeThreads>(1);
-    float base[2], shrink[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float next = maximum[r];
-#pragma unroll
-      for (int w = 0; w < kComputeWarps; ++w) next = fmaxf(next, fixed.maxima[w][r * 8 + lane / 4]);
-      base[r] = next == -INFINITY ? 0.0f : next;  // no finite logit so far
-      shrink[r] = exp2f(maximum[r] - base[r]);
-      maximum[r] = next;
-      sum[r] *= shrink[r];
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float weight[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = j * 8 + lane % 4 * 2 + e % 2;
-        weight[e] = key < left ? exp2f(fmaf(s[j][e], p.scale, -base[e / 2])) : 0.0f;
-        sum[e / 2] += weight[e];
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (!has_keys) break;
-        const int at = (r * 8 + lane / 4) * kWeightRow + warp * 16 + j * 8 + lane % 4 * 2;
-        *reinterpret_cast<std::uint32_t*>(weights + at) = pack<T>(weight[2 * r], weight[2 * r + 1]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kPairs * 8; ++i) out[i / 8][i / 4 % 2][i % 4] *= shrink[i % 4 / 2];
-    barrier_of<kComputeThreads>(1);
-#pragma unroll
-    for (int step = 0; step < kBlockKeys / 16; ++step) {
-      std::uint32_t a[4];
-      ldmatrix_x4(a, shared_address(weights + lane % 16 * kWeightRow + step * 16 + lane / 16 * 8));
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        std::uint32_t b[4];
-        const int at = chunk_at<size>(step * 16 + lane % 16, (warp * kPairs + pair) * 2 + lane / 16);
-        ldmatrix_x4_trans(b, shared_address(tiles + layout.v + at));
-        mma_16x8x16<T>(out[pair][0], a, b[0], b[1]);
-        mma_16x8x16<T>(out[pair][1], a, b[2], b[3]);
-      }
+    if (info.last) {
+      write_item<size>(p, fixed, result, info, parity, reinterpret_cast<float*>(tiles));
+      parity ^= 1;
     }
     mbarrier_arrive(&fixed.empty[stage]);
     if (++stage == p.stages) {
       stage = 0;
       phase ^= 1;
     }
-    if (!info.last) continue;
-
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-      sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
-      if (lane % 4 == 0) fixed.sums[warp][r * 8 + lane / 4] = sum[r];
-    }
-    barrier_of<kComputeThreads>(1);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int head = r * 8 + lane / 4;
-      if (head >= info.heads) continue;
-      const std::int64_t part = info.part + static_cast<std::int64_t>(head) * p.scratch.pieces;
-      if (warp == 0 && lane % 4 == 0) {
-        float total = 0.0f;
-#pragma unroll
-        for (int w = 0; w < kComputeWarps; ++w) total += fixed.sums[w][head];
-        p.scratch.part_sums[part] = {maximum[r], total};
-      }
-#pragma unroll
-      for (int i = 0; i < kPairs * 2; ++i) {
-        const int d = warp * kPairs * 16 + i * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(p.scratch.part_out + part * size + d) = {out[i / 2][i % 2][2 * r],
-                                                                            out[i / 2][i % 2][2 * r + 1]};
-      }
-    }
   }
 }
 
 template <typename T, int size, bool aligned>
-__global__ void __launch_bounds__(kAttendThreads, 2) attend_kernel(const AttendParams p) {
+__global__ void __launch_bounds__(kAttendThreads, size == 256 ? 1 : 2) attend_kernel(const AttendParams p) {
   extern __shared__ __align__(128) char shared[];
   AttendShared& fixed = *reinterpret_cast<AttendShared*>(shared);
   if (threadIdx.x == 0) {

@@ -5,7 +5,8 @@
 namespace gsa::cuda::decoding {
 namespace {
 
-constexpr int kThreads = 128;
+// Groups of threads, one thread for each dimension; a group takes every kGroups-th batch of pieces.
+constexpr int kGroupThreads = 128, kGroups = 8, kBatch = 8;
 
 struct CombineParams {
   Cache cache;
@@ -16,7 +17,6 @@ struct CombineParams {
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // may be null
   int heads, head_size, padded_size;
-  int piece;
   bool dense;
   Scratch scratch;
 };
@@ -26,34 +26,59 @@ __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffff
 // Within 2 units in the last place; below -87 the result may be zero instead of a number below 1e-38.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-// A block for each head and row, a thread for each dimension. Sums and parts are loaded together, a batch of
-// pieces at a time, with a running maximum.
+// What pieces leave together: their maximum (base 2), and sums relative to it.
+struct Partial {
+  float maximum = -INFINITY, total = 0.0f, value = 0.0f;
+
+  // The maximum may become `to`, which is not less. Where no logit is finite so far, there is nothing to
+  // shrink.
+  __device__ __forceinline__ float raise(float to) {
+    const float base = to == -INFINITY ? 0.0f : to;
+    const float shrink = exp2f(maximum - base);
+    total *= shrink;
+    value *= shrink;
+    maximum = to;
+    return base;
+  }
+  __device__ __forceinline__ void add(float from_maximum, float from_total, float from_value, float base) {
+    const float factor = exp2f(from_maximum - base);
+    total = fmaf(from_total, factor, total);
+    value = fmaf(from_value, factor, value);
+  }
+};
+
+// A block for each head and row. Sums and parts are loaded together, a batch of pieces at a time, with a
+// running maximum; then the groups are put together in their order.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) combine_kernel(const CombineParams p) {
-  constexpr int kBatch = 16;
-  const int thread = static_cast<int>(threadIdx.x);
+__global__ void __launch_bounds__(kGroups* kGroupThreads) combine_kernel(const CombineParams p) {
+  __shared__ float maxima[kGroups], totals[kGroups], values[kGroups][kGroupThreads];
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int head = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
   const T* const gate = static_cast<const T*>(p.gate) + row * p.gate_token_stride + head * p.gate_head_stride;
   float open = 1.0f;  // for thread's dimension; what comes before the wait hides its latency
-  if (p.gate != nullptr && thread < p.head_size) open = sigmoid(to_float(gate[p.head_wise ? 0 : thread]));
+  if (p.gate != nullptr && thread < p.head_size && group == 0) {
+    open = sigmoid(to_float(gate[p.head_wise ? 0 : thread]));
+  }
   // attend lets this kernel start when it has seen the kernels before it end: their results may be read.
   const int count = p.dense
                         ? visible_to(p.cache, keys_of(p.cache, row / p.cache.queries), row % p.cache.queries)
                         : p.scratch.selected[row];
-  const int pieces = (count + p.piece - 1) / p.piece;
+  const int pieces = pieces_of(p.dense, count);
   const std::int64_t first = (static_cast<std::int64_t>(row) * p.heads + head) * p.scratch.pieces;
   const float2* const sums = p.scratch.part_sums + first;
   T* const out = static_cast<T*>(p.out) + row * p.out_token_stride + head * p.out_head_stride;
   wait_for_previous();
 #pragma unroll 1
-  for (int d = thread; d < p.head_size; d += kThreads) {
-    const float* const parts = p.scratch.part_out + first * p.padded_size + d;
-    float maximum = -INFINITY, total = 0.0f, value = 0.0f;
+  for (int begin_size = 0; begin_size < p.head_size; begin_size += kGroupThreads) {
+    const int d = begin_size + thread;
+    const float* const parts = p.scratch.part_out + first * p.padded_size + min(d, p.head_size - 1);
+    Partial mine;
 #pragma unroll 1
-    for (int begin = 0; begin < pieces; begin += kBatch) {
+    for (int begin = group * kBatch; begin < pieces; begin += kGroups * kBatch) {
       float2 sum[kBatch];
       float part[kBatch];
-      float next = maximum;
+      float next = mine.maximum;
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         sum[i] = begin + i < pieces ? sums[begin + i] : float2{-INFINITY, 0.0f};
@@ -61,27 +86,34 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const CombineParams p
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) next = fmaxf(next, sum[i].x);
-      // Where no logit is finite so far, there is nothing to add, and nothing to shrink.
-      const float base = next == -INFINITY ? 0.0f : next;
-      const float shrink = exp2f(maximum - base);
-      total *= shrink;
-      value *= shrink;
-      maximum = next;
+      const float base = mine.raise(next);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const float factor = exp2f(sum[i].x - base);
-        total = fmaf(sum[i].y, factor, total);
-        value = fmaf(part[i], factor, value);
+      for (int i = 0; i < kBatch; ++i) mine.add(sum[i].x, sum[i].y, part[i], base);
+    }
+    if (thread == 0) {
+      maxima[group] = mine.maximum;
+      totals[group] = mine.total;
+    }
+    values[group][thread] = mine.value;
+    __syncthreads();
+    if (group == 0 && d < p.head_size) {
+      Partial all;
+      float next = -INFINITY;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) next = fmaxf(next, maxima[g]);
+      const float base = all.raise(next);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) all.add(maxima[g], totals[g], values[g][thread], base);
+      const bool some = all.total != 0.0f;
+      if (begin_size > 0 && p.gate != nullptr && !p.head_wise) open = sigmoid(to_float(gate[d]));
+      out[d] = from_float<T>(all.value * (some ? __frcp_rn(all.total) : not_a_number()) * open);
+      if (d == 0 && p.lse != nullptr) {
+        constexpr float kLog2 = 0.693147180559945f;
+        p.lse[static_cast<std::int64_t>(row) * p.heads + head] =
+            some ? (all.maximum + log2f(all.total)) * kLog2 : not_a_number();
       }
     }
-    value *= total != 0.0f ? __frcp_rn(total) : not_a_number();
-    if (d >= kThreads && p.gate != nullptr && !p.head_wise) open = sigmoid(to_float(gate[d]));
-    out[d] = from_float<T>(value * open);
-    if (d == 0 && p.lse != nullptr) {
-      constexpr float kLog2 = 0.693147180559945f;
-      p.lse[static_cast<std::int64_t>(row) * p.heads + head] =
-          total != 0.0f ? (maximum + log2f(total)) * kLog2 : not_a_number();
-    }
+    __syncthreads();
   }
 }
 
@@ -102,11 +134,10 @@ void combine(const DecodeArgs& args, const Scratch& scratch, const Context& cont
   p.head_size = static_cast<int>(args.shape.head_size);
   p.padded_size = scratch.padded_size;
   p.dense = args.index_heads == 0;
-  p.piece = piece_of(args);
   p.scratch = scratch;
   Launch how;
   how.grid = dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(args.sequences * args.queries));
-  how.threads = kThreads;
+  how.threads = kGroups * kGroupThreads;
   how.overlap = true;
   if (args.shape.dtype == DType::bf16) {
     launch(combine_kernel<__nv_bfloat16>, p, how, context, "decode: combine");

@@ -1,27 +1,23 @@
-// Argument checks of decode. Nothing here touches memory that the arguments point to.
+// Argument checks of decode, and its entry on the CPU.
 #include <cmath>
 #include <cstdint>
 
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
 #include "kernels/decode/decode_check.h"
+#include "kernels/decode/decode_cpu.h"
 
 namespace gsa {
 namespace {
 
 constexpr const char* kOp = "decode";
-constexpr std::int64_t kMaxSequences = 2048;  // times kMaxQueries: a dimension of a grid
-constexpr std::int64_t kMaxQueries = 16;
-constexpr std::int64_t kMinPage = 8, kMaxPage = 1024;
+constexpr std::int64_t kMaxSequences = 2048;  // times kMostCudaQueries: a dimension of a grid
 // Positions and scratch offsets within a row stay in 31 bits.
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;
 
 void check_pages(const DecodeArgs& args) {
   const PageTable& pages = args.pages;
-  check::in_range(kOp, "pages.page_size", pages.page_size, kMinPage, kMaxPage);
-  if ((pages.page_size & (pages.page_size - 1)) != 0) {
-    bad_argument(kOp, "pages.page_size", "a power of two", concat(pages.page_size));
-  }
+  check::page_size(kOp, "pages.page_size", pages.page_size);
   check::in_range(kOp, "max_length", args.max_length, 1, kMaxLength);
   const std::int64_t needed = (args.max_length + pages.page_size - 1) / pages.page_size;
   if (pages.blocks < needed) {
@@ -47,10 +43,10 @@ void check_indexer(const DecodeArgs& args) {
 
 }  // namespace
 
-void check_decode(const DecodeArgs& args) {
+void check_decode(const DecodeArgs& args, std::int64_t most_queries) {
   check::attend_shape(kOp, args.shape);
   check::in_range(kOp, "sequences", args.sequences, 0, kMaxSequences);
-  check::in_range(kOp, "queries", args.queries, 1, kMaxQueries);
+  check::in_range(kOp, "queries", args.queries, 1, most_queries);
   check::in_range(kOp, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);
   if (args.sequences == 0) return;
   check_pages(args);
@@ -59,6 +55,14 @@ void check_decode(const DecodeArgs& args) {
   check::not_null(kOp, "k", args.k.data);
   check::not_null(kOp, "v", args.v.data);
   check::not_null(kOp, "out", args.out.data);
+}
+
+void decode(const DecodeArgs& args, const Parallel& parallel) {
+  check_decode(args, kMaxLength);
+  for (std::int64_t n = 0; n < args.sequences; ++n) {
+    check::in_range(kOp, "pages.length", args.pages.length[n], 0, args.max_length);
+  }
+  decode_cpu(args, parallel);
 }
 
 }  // namespace gsa

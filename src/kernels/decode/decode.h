@@ -1,8 +1,10 @@
-// decode: the newest one or few queries of each sequence against a paged cache, in one call: score, select,
-// attend, gate.
+// decode: the newest queries of each sequence against a paged cache, in one call: score, select, attend,
+// gate.
 //
 // The mathematics is that of select, attend and gate; what differs is where keys lie and that all lengths
-// live in memory the kernels read, so that a captured CUDA graph replays with other lengths and pages.
+// live in memory the kernels read, so that a captured CUDA graph replays with other lengths and pages. On the
+// CPU the results are the bits of select, attend and gate on the same keys end to end: a prompt may go
+// through in chunks of any size, and each query gets what one pass over the whole would have given it.
 //
 //   position s of sequence n lies in page block_table[n, s / page_size], row s % page_size
 //   query i of sequence n stands at position length[n] - queries + i and sees positions 0 .. that
@@ -10,6 +12,7 @@
 
 #include <cstdint>
 
+#include "core/parallel.h"
 #include "gsa/dtype.h"
 #include "gsa/tensor_view.h"
 #include "kernels/attend/attend.h"
@@ -17,25 +20,10 @@
 
 namespace gsa {
 
-// One page is [page_size, heads, size] with these strides (in elements); the last dimension is contiguous.
-struct ConstPages {
-  const void* data = nullptr;
-  std::int64_t page_stride = 0;
-  std::int64_t token_stride = 0;
-  std::int64_t head_stride = 0;
-};
-
-struct PageTable {
-  std::int64_t page_size = 0;                 // positions a page: a power of two, 8 .. 1024
-  const std::int32_t* block_table = nullptr;  // [sequences, blocks]: entries beyond the length are not read
-  std::int64_t blocks = 0;                    // entries a row; row stride
-  const std::int32_t* length = nullptr;       // [sequences]: keys in the cache, those of the queries included
-};
-
 struct DecodeArgs {
   AttendShape shape;
   std::int64_t sequences = 0;
-  std::int64_t queries = 1;  // a sequence: 1 .. 16
+  std::int64_t queries = 1;  // a sequence: 1 .. 16 on a CUDA device, any number on the CPU
 
   ConstRows q;  // [sequences * queries, heads, head_size]
   ConstPages k;
@@ -43,9 +31,13 @@ struct DecodeArgs {
 
   std::int64_t index_heads = 0;  // 0: no indexer, every visible key (a dense model)
   std::int64_t index_head_size = 0;
-  ConstRows index_q;  // [sequences * queries, index_heads, index_head_size]
-  ConstRows index_w;  // [sequences * queries, index_heads]
-  ConstPages index_k;
+  ConstRows index_q;   // [sequences * queries, index_heads, index_head_size]
+  ConstRows index_w;   // [sequences * queries, index_heads]
+  ConstPages index_k;  // [page_size, index_head_size] a page
+  // Keys of 8 bits: index_k is int8, and the key of row r of page p is index_k times
+  // index_k_scale[p * index_k_scale_stride + r]. Null: keys of shape.dtype.
+  const float* index_k_scale = nullptr;
+  std::int64_t index_k_scale_stride = 0;
   const void* index_bias = nullptr;  // [index_heads], or null for zeros
   double index_scale = 1;
   ScoreForm form = ScoreForm::sigmoid;
@@ -59,8 +51,12 @@ struct DecodeArgs {
   bool head_wise = false;  // gate is [sequences * queries, heads]
 
   Rows out;                     // [sequences * queries, heads, head_size]
-  void* lse = nullptr;          // float [sequences * queries, heads], may be null
+  void* lse = nullptr;          // Real [sequences * queries, heads], may be null
   std::int32_t* k_t = nullptr;  // [sequences * queries], may be null
 };
+
+// On the CPU, every type; for CUDA devices see decode_cuda.h. A query at a negative position (the sequence is
+// shorter than `queries`) gets NaN and k_t = 0. lse is Real: double where the type is f64.
+void decode(const DecodeArgs& args, const Parallel& parallel);
 
 }  // namespace gsa

@@ -6,7 +6,9 @@
 namespace gsa {
 
 // Throws gsa::Error where shapes, ranges or pointers cannot be. What lies in device memory (lengths, block
-// tables) is not looked at.
-void check_decode(const DecodeArgs& args);
+// tables) is not looked at. most_queries: of a sequence, that the backend takes.
+void check_decode(const DecodeArgs& args, std::int64_t most_queries);
+
+constexpr std::int64_t kMostCudaQueries = 16;
 
 }  // namespace gsa

@@ -41,27 +41,36 @@ namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
+// A list of a million keys, or pieces of as many, for hundreds of rows: more than anybody means to ask for.
+constexpr std::int64_t kMostScratch = std::int64_t{8} << 30;
+
 Scratch scratch_for(const DecodeArgs& args, Workspace& workspace) {
   const std::int64_t rows = args.sequences * args.queries;
   const bool dense = args.index_heads == 0;
-  std::int64_t keys = args.max_length;  // that a query attends to, at most
+  // That a query attends to, at most: k_t is clamped to the budget's maximum.
+  const std::int64_t keys = dense ? args.max_length : std::min(args.max_length, args.budget.max);
   Scratch s;
+  s.pieces = most_pieces(dense, static_cast<int>(keys));
+  s.padded_size = padded_head_size(args);
+  const std::int64_t parts = rows * args.shape.heads * s.pieces;
+  std::int64_t bytes = parts * (s.padded_size * 4 + 8);
   if (!dense) {
     s.score_stride = round_up(args.max_length, kMomentSegment);
     s.segment_stride = static_cast<int>(s.score_stride / kMomentSegment);
+    s.list_stride = static_cast<int>(keys);
+    bytes += rows * (s.score_stride * 4 + keys * static_cast<std::int64_t>(sizeof(KeyPlace)));
+  }
+  if (bytes > kMostScratch) {
+    bad_argument("decode", dense ? "max_length" : "budget.max",
+                 "scratch memory of at most 8 GiB: fewer sequences at a time, or fewer keys for each",
+                 concat(bytes, " bytes for ", rows, " queries of up to ", keys, " keys"));
+  }
+  if (!dense) {
     s.scores = workspace.array<float>(static_cast<std::size_t>(rows * s.score_stride));
     s.segments = workspace.array<SegmentRecord>(static_cast<std::size_t>(rows * s.segment_stride));
-    // k_t is at most base where the variance is not known or the mode is fixed; both are clamped to max.
-    keys = std::min(keys, args.budget.max);
-    s.list_stride = static_cast<int>(keys);
     s.list = workspace.array<KeyPlace>(static_cast<std::size_t>(rows * keys));
     s.selected = workspace.array<int>(static_cast<std::size_t>(rows));
   }
-  const std::int64_t piece = piece_of(args);
-  const std::int64_t pieces = (keys + piece - 1) / piece;
-  const std::int64_t parts = rows * args.shape.heads * pieces;
-  s.pieces = static_cast<int>(pieces);
-  s.padded_size = padded_head_size(args);
   s.part_out = workspace.array<float>(static_cast<std::size_t>(parts * s.padded_size));
   s.part_sums = workspace.array<float2>(static_cast<std::size_t>(parts));
   return s;
@@ -72,7 +81,7 @@ Scratch scratch_for(const DecodeArgs& args, Workspace& workspace) {
 
 void decode(const DecodeArgs& args, const Context& context) {
   constexpr const char* kOp = "decode";
-  check_decode(args);
+  check_decode(args, kMostCudaQueries);
   const DType type = args.shape.dtype;
   if (type != DType::bf16 && type != DType::f16) {
     bad_argument(kOp, "shape.dtype", "bfloat16 or float16 on CUDA devices", name_of(type));

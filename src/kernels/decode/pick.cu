@@ -1,12 +1,12 @@
 // The pick stage: from a row of scores to the list of where its selected keys lie.
 //
 // A cluster of blocks shares a row (one block alone before sm_90), each block a range of positions. k_t
-// follows from the sums of the segments, added up by one warp. At the same time all warps filter: the moments
-// suggest a bound that about four times k_t scores reach, and only those, in order, go to shared memory. A
-// histogram of them finds the bucket where the count passes k_t, and the few scores in it are ranked one by
-// one. Where the bound was too high, or too many scores reach it, or the bucket holds too many (ties, strange
-// distributions), the digits of all scores, then of the positions, are counted instead. Both ways find the
-// same last key: the score and position that exactly k_t keys reach or beat.
+// follows from the sums of the segments, which every warp adds up for itself. Then all warps filter: the
+// moments suggest a bound that about four times k_t scores reach, and only those, in order, go to shared
+// memory. A histogram of them finds the bucket where the count passes k_t, and the few scores in it are
+// ranked one by one. Where the bound was too high, or too many scores reach it, or the bucket holds too many
+// (ties, strange distributions), the digits of all scores, then of the positions, are counted instead. Both
+// ways find the same last key: the score and position that exactly k_t keys reach or beat.
 //
 // With one row there is little to do and much to wait for: code is kept short (instructions come from memory
 // too) and barriers few.
@@ -24,13 +24,11 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kAllThreads = kThreads + 32;  // one warp more adds up the segments
 constexpr int kHopperCluster = 8;
 constexpr int kRound = kThreads;  // positions that a block visits at once
 constexpr int kBuckets = kThreads;
 constexpr int kFew = kThreads;  // candidates that are ranked one by one
 constexpr int kDigits = 256;
-constexpr int kSegmentsAtOnce = 128;
 constexpr int kTooMany = 1 << 20;  // more than kFew; a block's warps together stay far below 2^31
 constexpr int kKept = 512;         // scores of a warp that fit in shared memory
 constexpr int kAhead = 32;         // rounds whose scores are loaded together
@@ -50,15 +48,13 @@ __device__ __forceinline__ Rank rank_of(float score, int position) {
 }
 
 struct Shared {
-  double2 segments[kSegmentsAtOnce];
   Rank kept[kWarps][kKept];  // of each warp, in ascending order of positions
   int histogram[kBuckets];
   Rank candidates[kFew];  // of this block
   Rank gathered[kFew];    // of all blocks
-  unsigned long long warp_sums[kWarps + 1];
-  double sum, square;  // of the row's scores relative to the first
-  int k;
-  int bad;  // some score is not finite
+  unsigned long long warp_sums[kWarps];
+  ScoreSums<double> sums;  // of the row's scores relative to the first, where they are added with care
+  int bad;                 // some score is not finite
   int candidate_count;
   int total;                      // keys that this block selects
   int bucket, above, inside;      // where the count passes k
@@ -149,82 +145,77 @@ struct Range {
 
 // ---- sums and budget
 
-// Rough moments and exact extremes of the row, from its segments; every warp gets the same.
+// Moments and extremes of the row, from its segments; every warp gets the same.
 struct Guide {
-  float mean, deviation, low, high;
+  ScoreSums<double> sums;
+  bool exact;       // the sums are those of segments added in their order
+  float low, high;  // scores
 };
-__device__ __forceinline__ Guide guide_of(const SegmentRecord* records, int visible, float shift) {
+
+// The exponents of the lowest and of the highest bit of numbers, as a float has them plus 200; zero has none.
+__device__ __forceinline__ void add_bits(float x, std::uint32_t& lowest, std::uint32_t& highest) {
+  if (x == 0.0f) return;
+  const std::uint32_t bits = __float_as_uint(x), exponent = bits >> 23 & 0xffu;
+  const std::uint32_t digits = (bits & 0x7fffffu) | (exponent == 0 ? 0u : 0x800000u);
+  const std::uint32_t unit = 200u + max(exponent, 1u);  // of digits
+  lowest = min(lowest, unit + static_cast<std::uint32_t>(__ffs(static_cast<int>(digits)) - 1));
+  highest = max(highest, unit + 24u);
+}
+
+// Where no addition in double rounds, whatever the order, the sum is that of the fixed order too: so it is
+// where the bits of all numbers lie close enough together. Scores whose sums are not like that are rare.
+__device__ __forceinline__ bool always_exact(std::uint32_t lowest, std::uint32_t highest, int count) {
+  lowest = __reduce_min_sync(kAll, lowest);
+  highest = __reduce_max_sync(kAll, highest);
+  constexpr std::uint32_t kNotFinite = 200u + 255u + 24u;
+  return highest == 0 || (highest < kNotFinite && highest - lowest + (32u - __clz(count)) <= 53u);
+}
+
+__device__ __forceinline__ Guide guide_of(const SegmentRecord* records, int visible) {
   const int segments = (visible + kMomentSegment - 1) / kMomentSegment;
-  float sum = 0.0f, square = 0.0f;
-  std::uint32_t low = kAll, high = 0;
+  Guide guide;
+  std::uint32_t low = kAll, high = 0, lowest[2] = {kAll, kAll}, highest[2] = {};
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x % 32); i < segments; i += 32) {
     const float4 record = __ldcg(reinterpret_cast<const float4*>(records + i));
-    sum += record.x;
-    square += record.y;
+    add_bits(record.x, lowest[0], highest[0]);
+    add_bits(record.y, lowest[1], highest[1]);
+    add_segment(guide.sums, ScoreSums<float>{record.x, record.y});
     low = min(low, __float_as_uint(record.z));
     high = max(high, __float_as_uint(record.w));
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
-    sum += __shfl_xor_sync(kAll, sum, step);
-    square += __shfl_xor_sync(kAll, square, step);
+    const ScoreSums<double> other = {__shfl_xor_sync(kAll, guide.sums.sum, step),
+                                     __shfl_xor_sync(kAll, guide.sums.square, step)};
+    add_sums(guide.sums, other);
   }
-  const float share = 1.0f / static_cast<float>(visible);
-  const float mean = sum * share;
-  return {shift + mean, sqrtf(fmaxf(0.0f, square * share - mean * mean)),
-          from_order(__reduce_min_sync(kAll, low)), from_order(__reduce_max_sync(kAll, high))};
+  guide.exact =
+      always_exact(lowest[0], highest[0], segments) && always_exact(lowest[1], highest[1], segments);
+  guide.low = from_order(__reduce_min_sync(kAll, low));
+  guide.high = from_order(__reduce_max_sync(kAll, high));
+  return guide;
 }
 
-// About how many keys the row selects: a guide again.
-__device__ __forceinline__ float wanted_roughly(const Budget& budget, const Guide& guide) {
-  const float mean_variance = static_cast<float>(
-      budget.device_mean_variance != nullptr ? *budget.device_mean_variance : budget.mean_variance);
-  float wanted = static_cast<float>(budget.base);
-  if (budget.mode != BudgetMode::fixed && mean_variance >= 0) {
-    const float variance = guide.deviation * guide.deviation;
-    wanted *= budget.mode == BudgetMode::inverse ? __fdividef(mean_variance, variance)
-                                                 : __fdividef(variance, mean_variance);
-  }
-  return fminf(fmaxf(wanted, static_cast<float>(budget.min)), static_cast<float>(budget.max));
-}
-
-// By one warp: the exact sums, in their order. One chain of additions, so that nothing but the additions
-// themselves should stand in it.
-__device__ __forceinline__ void add_segments(const SegmentRecord* records, int visible, Shared& shared) {
+// By one warp: the sums in their order, one by one.
+__device__ __noinline__ void add_segments(const SegmentRecord* records, int visible, Shared* shared) {
   const int segments = (visible + kMomentSegment - 1) / kMomentSegment;
-  const int lane = static_cast<int>(threadIdx.x % 32);
   ScoreSums<double> total;
-#pragma unroll 1
-  for (int first = 0; first < segments; first += kSegmentsAtOnce) {
-    const int here = min(kSegmentsAtOnce, segments - first);
-#pragma unroll
-    for (int i = lane; i < kSegmentsAtOnce; i += 32) {
-      float2 record = {0.0f, 0.0f};  // adding zero changes nothing: the sums never become -0
-      if (i < here) record = __ldcg(reinterpret_cast<const float2*>(records + first + i));
-      shared.segments[i] = {static_cast<double>(record.x), static_cast<double>(record.y)};
-    }
-    __syncwarp();
-#pragma unroll 16
-    for (int i = 0; i < (here + 15) / 16 * 16; ++i) {
-      const double2 segment = shared.segments[i];
-      total.sum = __dadd_rn(total.sum, segment.x);
-      total.square = __dadd_rn(total.square, segment.y);
-    }
-    __syncwarp();
+#pragma unroll 4
+  for (int i = 0; i < segments; ++i) {
+    const float2 record = __ldcg(reinterpret_cast<const float2*>(records + i));
+    add_segment(total, ScoreSums<float>{record.x, record.y});
   }
-  if (lane == 0) {
-    shared.sum = total.sum;
-    shared.square = total.square;
-    shared.bad = isnan(total.square) || isnan(total.sum);
+  if (threadIdx.x % 32 == 0) {
+    shared->sums = total;
+    shared->bad = isnan(total.square) || isnan(total.sum);
   }
 }
 
 // The sums once more with chains in double, for scores whose squares leave the range of float.
-__device__ __noinline__ void add_segments_in_double(const float* row, int visible, Shared* shared) {
+__device__ __forceinline__ void add_segments_in_double(const float* row, int visible, Shared* shared) {
   int bad = 0;
-  for (int s = static_cast<int>(threadIdx.x); s < visible; s += kAllThreads)
-    bad |= !isfinite(__ldcg(row + s));
+  for (int s = static_cast<int>(threadIdx.x); s < visible; s += kThreads) bad |= !isfinite(__ldcg(row + s));
   bad = __syncthreads_or(bad);
   if (threadIdx.x < 32) {
     ScoreSums<double> total;
@@ -232,17 +223,21 @@ __device__ __noinline__ void add_segments_in_double(const float* row, int visibl
       add_segment(total, segment_sums<double>(row, first, visible, row[0]));
     }
     if (threadIdx.x == 0) {
-      shared->sum = total.sum;
-      shared->square = total.square;
+      shared->sums = total;
       shared->bad = bad;
     }
   }
   __syncthreads();
 }
 
-__device__ __forceinline__ int budget_of(const PickParams& p, const Shared& shared, int visible) {
-  if (shared.bad) return 0;
-  return budget_for(p.budget, variance_of({shared.sum, shared.square}, visible), visible);
+// The sums where their order matters, or where they are not finite. All threads.
+__device__ __noinline__ ScoreSums<double> careful_sums(const float* row, const SegmentRecord* records,
+                                                       int visible, Shared* shared) {
+  if (threadIdx.x < 32) add_segments(records, visible, shared);
+  __syncthreads();
+  if (isinf(shared->sums.square) || isinf(shared->sums.sum)) add_segments_in_double(row, visible, shared);
+  const double nan = __longlong_as_double(0x7ff8000000000000ll);
+  return shared->bad ? ScoreSums<double>{nan, nan} : shared->sums;
 }
 
 // ---- counting
@@ -316,7 +311,7 @@ __device__ __noinline__ Rank last_by_digits(const Range range, Shared* shared, i
 #pragma unroll 1
   for (int shift = 56; shift >= 0; shift -= 8) {
     row_barrier<cluster>();  // nobody reads the histogram any more
-    if (threadIdx.x < kThreads) shared->histogram[threadIdx.x] = 0;
+    shared->histogram[threadIdx.x] = 0;
     __syncthreads();
     range.each([&](Rank rank) {
       if (shift == 56 || rank >> (shift + 8) == prefix >> (shift + 8)) {
@@ -391,7 +386,7 @@ __device__ __noinline__ void write_from_scores(const Range range, Shared* shared
 }
 
 template <int cluster>
-__global__ void __launch_bounds__(kAllThreads, 1) pick_kernel(const PickParams p) {
+__global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 #if __CUDA_ARCH__ < 900
   if constexpr (cluster > 1) return;
 #endif
@@ -402,11 +397,11 @@ __global__ void __launch_bounds__(kAllThreads, 1) pick_kernel(const PickParams p
   const int row = static_cast<int>(blockIdx.y), n = row / p.cache.queries;
   const int visible = visible_to(p.cache, keys_of(p.cache, n), row % p.cache.queries);
   const int rank = block_rank<cluster>();
-  if (warp < kWarps) shared.histogram[thread] = 0;
+  shared.histogram[thread] = 0;
   if (thread == 0) shared.candidate_count = 0;
   Range range;
   range.row = p.scratch.scores + row * p.scratch.score_stride;
-  range.visible = warp < kWarps ? visible : 0;
+  range.visible = visible;
   range.rounds = (visible + kRound * cluster - 1) / (kRound * cluster);
   range.begin = rank * range.rounds * kRound;
   const SegmentRecord* const records =
@@ -427,31 +422,33 @@ __global__ void __launch_bounds__(kAllThreads, 1) pick_kernel(const PickParams p
   float ahead[kAhead];
 #pragma unroll
   for (int r = 0; r < kAhead; ++r) ahead[r] = range.load(r);
-  const Guide guide = guide_of(records, visible, __ldcg(range.row));
+  Guide guide = guide_of(records, visible);
   __syncthreads();
-  if (warp == kWarps) {
-    add_segments(records, visible, shared);
-    if (lane == 0) shared.k = budget_of(p, shared, visible);
+  if (!guide.exact) guide.sums = careful_sums(range.row, records, visible, &shared);
+  const double variance = variance_of(guide.sums, visible);
+  const int k = isnan(guide.sums.square) ? 0 : budget_for(p.budget, variance, visible);
+  if (k == 0) {
+    tell(0);
+    return;
   }
 
   // About four times as many scores as are wanted, were they normally distributed.
-  const float fraction = 4.0f * wanted_roughly(p.budget, guide) / static_cast<float>(visible);
+  const float mean = __ldcg(range.row) + static_cast<float>(guide.sums.sum) / static_cast<float>(visible);
+  const float fraction = 4.0f * static_cast<float>(k) / static_cast<float>(visible);
   float low = guide.low;
   if (fraction < 0.5f) {
-    const float bound = guide.mean + normal_quantile(fraction) * guide.deviation;
+    const float bound = mean + normal_quantile(fraction) * sqrtf(static_cast<float>(variance));
     if (bound > guide.low && bound < guide.high) low = bound;
   }
   const Buckets buckets = {low, static_cast<float>(kBuckets) / (guide.high - low)};
   int kept = 0;
-  if (warp < kWarps) {
-    range.each_round(ahead, [&](float score, int position) {
-      const bool chosen = score >= low && score > -INFINITY;
-      const unsigned lanes = __ballot_sync(kAll, chosen);
-      const int to = kept + __popc(lanes & lanes_below());
-      if (chosen && to < kKept) shared.kept[warp][to] = rank_of(score, position);
-      kept += __popc(lanes);
-    });
-  }
+  range.each_round(ahead, [&](float score, int position) {
+    const bool chosen = score >= low && score > -INFINITY;
+    const unsigned lanes = __ballot_sync(kAll, chosen);
+    const int to = kept + __popc(lanes & lanes_below());
+    if (chosen && to < kKept) shared.kept[warp][to] = rank_of(score, position);
+    kept += __popc(lanes);
+  });
   if (kept > kKept) {  // as good as too many in the top bucket
     kept = kKept;
     if (lane == 0) atomicAdd(&shared.histogram[kBuckets - 1], kTooMany);
@@ -461,16 +458,6 @@ __global__ void __launch_bounds__(kAllThreads, 1) pick_kernel(const PickParams p
   for (int i = lane; i < kept; i += 32) atomicAdd(&shared.histogram[buckets(shared.kept[warp][i])], 1);
   row_barrier<cluster>();
 
-  if (isinf(shared.square) || isinf(shared.sum)) {
-    add_segments_in_double(range.row, visible, &shared);
-    if (thread == 0) shared.k = budget_of(p, shared, visible);
-    __syncthreads();
-  }
-  const int k = shared.k;
-  if (k == 0) {
-    tell(0);
-    return;
-  }
   const bool few =
       k < visible && buckets.useful() && find_bucket<cluster, kBuckets>(shared, k) && shared.inside <= kFew;
   if (!few) {
@@ -542,7 +529,7 @@ void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context
   Launch how;
   how.cluster = context.device.hopper() ? kHopperCluster : 1;
   how.grid = dim3(static_cast<unsigned>(how.cluster), static_cast<unsigned>(args.sequences * args.queries));
-  how.threads = kAllThreads;
+  how.threads = kThreads;
   how.overlap = true;
   how.shared_bytes = sizeof(Shared);
   if (how.cluster > 1) {

@@ -1,6 +1,6 @@
 // Scores of the indexer for a few queries against a strip of 64 keys (see select.h for the formula).
 //
-// Keys are transposed into a strip [head_size, 64], so that a vector holds one coordinate of many keys: dot
+// Keys are transposed into a strip (strip-inl.h), so that a vector holds one coordinate of many keys: dot
 // products need no horizontal sums, and four heads share each load. Every score is computed by the same chain
 // of operations wherever its key lies in a strip and however many queries go along. Included once per Highway
 // target.
@@ -14,16 +14,15 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "kernels/common/tile-inl.h"
 #include "kernels/select/select.h"
+#include "kernels/select/strip-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kStrip = 64;
 constexpr int kHeadsAtOnce = 4;
 
 // One query, ready for scoring: heads in groups of four, coordinates interleaved [group][coordinate][4].
@@ -61,64 +60,6 @@ ScoreQuery<T> load_score_query(const Indexer& x, DType type, std::int64_t query,
   return {q, bias, w};
 }
 
-// strip[c, 0..4) = coordinate c of four keys, c < size.
-HWY_INLINE void transpose_keys(const float* const (&key)[4], std::int64_t size, float* HWY_RESTRICT strip) {
-  const hn::FixedTag<float, 4> d;
-  const hn::Repartition<double, decltype(d)> d64;
-  std::int64_t c = 0;
-  for (; c + 4 <= size; c += 4) {
-    const auto r0 = hn::LoadU(d, key[0] + c), r1 = hn::LoadU(d, key[1] + c);
-    const auto r2 = hn::LoadU(d, key[2] + c), r3 = hn::LoadU(d, key[3] + c);
-    const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
-    const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-    const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
-    const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-    float* out = strip + c * kStrip;
-    hn::Store(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
-    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + kStrip);
-    hn::Store(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * kStrip);
-    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * kStrip);
-  }
-  for (; c < size; ++c) {
-    for (std::int64_t r = 0; r < 4; ++r) strip[c * kStrip + r] = key[r][c];
-  }
-}
-
-HWY_INLINE void transpose_keys(const double* const (&key)[4], std::int64_t size, double* HWY_RESTRICT strip) {
-  for (std::int64_t c = 0; c < size; ++c) {
-    for (std::int64_t r = 0; r < 4; ++r) strip[c * kStrip + r] = key[r][c];
-  }
-}
-
-// strip[c, i] = coordinate c of key first + i; keys beyond count are zeros.
-template <typename T>
-void load_strip(const Indexer& x, DType type, std::int64_t first, std::int64_t count, T* HWY_RESTRICT strip) {
-  constexpr std::int64_t kAhead = 32;  // keys
-  constexpr DType kNative = sizeof(T) == sizeof(float) ? DType::f32 : DType::f64;
-  const std::int64_t size = x.head_size;
-  const std::int64_t bytes = size * static_cast<std::int64_t>(size_of(type));
-  const std::int64_t step = x.k.token_stride * static_cast<std::int64_t>(size_of(type));
-  const char* keys = static_cast<const char*>(at(x.k.data, type, first * x.k.token_stride));
-  HWY_ALIGN T rows[4][256];
-  for (std::int64_t i = 0; i < kStrip; i += 4) {
-    const T* key[4];
-    for (std::int64_t r = 0; r < 4; ++r) {
-      const char* source = keys + (i + r) * step;
-      // One query reads the keys as fast as memory gives them: ask ahead, past what hardware foresees.
-      for (std::int64_t b = 0; b < bytes; b += 64) hwy::Prefetch(source + kAhead * step + b);
-      key[r] = rows[r];
-      if (i + r >= count) {
-        std::fill_n(rows[r], size, T(0));
-      } else if (type == kNative) {
-        key[r] = reinterpret_cast<const T*>(source);
-      } else {
-        load_row<T>(rows[r], source, type, size, T(1));
-      }
-    }
-    transpose_keys(key, size, strip + i);
-  }
-}
-
 // e = 2^y of one head; large y is cut so that products of two stay finite. sigmoid = 1 / (1 + e).
 HWY_INLINE FloatVec one_plus_power(FloatVec y) {
   const FloatTag d;
@@ -137,13 +78,15 @@ HWY_INLINE FloatVec add_sigmoids(FloatVec sum, FloatVec y0, FloatVec y1, float w
 template <int kHeads>
 HWY_INLINE void score_columns(const float* HWY_RESTRICT q, const float* HWY_RESTRICT bias,
                               const float* HWY_RESTRICT w, std::int64_t size, bool sigmoid, bool first,
-                              const float* HWY_RESTRICT strip, float* HWY_RESTRICT scores) {
+                              const float* HWY_RESTRICT strip, const NextStrip& next,
+                              float* HWY_RESTRICT scores) {
   const FloatTag d;
   FloatVec acc[kHeads][kColumnsAtOnce];
   for (int h = 0; h < kHeads; ++h) {
     for (int v = 0; v < kColumnsAtOnce; ++v) acc[h][v] = hn::Set(d, bias[h]);
   }
   for (std::int64_t c = 0; c < size; ++c) {
+    next.fetch(c);
     FloatVec k[kColumnsAtOnce];
     for (int v = 0; v < kColumnsAtOnce; ++v) k[v] = hn::Load(d, strip + c * kStrip + v * kLanes);
     for (int h = 0; h < kHeads; ++h) {
@@ -166,9 +109,11 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT q, const float* HWY_REST
   }
 }
 
-// scores[0..64) of one query against a strip.
+// scores[0..64) of one query against a strip; next is asked for meanwhile.
 HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, const float* strip,
-                            float* scores) {
+                            const NextStrip& next, float* scores) {
+  const NextStrip nothing;
+  for (std::int64_t i = x.head_size; i < kStrip; ++i) next.fetch(i);  // those that no coordinate brings along
   const bool sigmoid = x.form == ScoreForm::sigmoid;
   for (std::int64_t group = 0; group < head_groups(x); ++group) {
     const float* q = query.q + group * kHeadsAtOnce * x.head_size;
@@ -179,16 +124,20 @@ HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, co
     for (std::int64_t i = 0; i < kStrip; i += kColumnsAtOnce * kLanes) {
       switch (heads) {
         case 1:
-          score_columns<1>(q, bias, w, x.head_size, sigmoid, first, strip + i, scores + i);
+          score_columns<1>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+                           i == 0 && first ? next : nothing, scores + i);
           break;
         case 2:
-          score_columns<2>(q, bias, w, x.head_size, sigmoid, first, strip + i, scores + i);
+          score_columns<2>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+                           i == 0 && first ? next : nothing, scores + i);
           break;
         case 3:
-          score_columns<3>(q, bias, w, x.head_size, sigmoid, first, strip + i, scores + i);
+          score_columns<3>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+                           i == 0 && first ? next : nothing, scores + i);
           break;
         default:
-          score_columns<4>(q, bias, w, x.head_size, sigmoid, first, strip + i, scores + i);
+          score_columns<4>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+                           i == 0 && first ? next : nothing, scores + i);
           break;
       }
     }
@@ -196,7 +145,7 @@ HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, co
 }
 
 HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<double>& query, const double* strip,
-                            double* scores) {
+                            const NextStrip&, double* scores) {
   for (std::int64_t i = 0; i < kStrip; ++i) {
     double sum = 0;
     for (std::int64_t j = 0; j < x.heads; ++j) {

@@ -13,7 +13,7 @@ namespace {
 
 void check_common(const char* op, const Indexer& indexer, const Sequences& sequences) {
   check::sequences(op, sequences);
-  check::indexer(op, indexer, sequences);
+  check::indexer(op, indexer, sequences, true);
 }
 
 }  // namespace

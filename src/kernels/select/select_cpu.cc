@@ -2,7 +2,7 @@
 //
 // A chunk of queries meets the keys strip by strip; their scores stay in cache, and when a row is complete
 // its moments, budget, threshold and mask follow at once. Where there are too few chunks to feed the threads
-// (decoding), threads share the keys of a chunk instead. Both ways give the same bits.
+// (decoding), threads share the keys of several chunks instead. Both ways give the same bits.
 // Highway needs this order:
 // clang-format off
 #undef HWY_TARGET_INCLUDE
@@ -40,7 +40,7 @@ template <typename T>
 class Chunk {
  public:
   Chunk(const Indexer& x, DType type, const Sequences& s, const QueryTile& tile, ChunkMemory<T>& memory)
-      : x_(x), type_(type), tile_(tile), place_(s, tile) {
+      : x_(x), tile_(tile), place_(s, tile), keys_(x, type, tile.sequence, place_.key) {
     stride_ = (place_.position + tile.count + kStrip - 1) / kStrip * kStrip;
     scores_ = memory.scores.template get<T>(tile.count * stride_);
     T* query = memory.query.template get<T>(tile.count * score_query_size(x));
@@ -54,56 +54,89 @@ class Chunk {
   std::int64_t visible(std::int64_t i) const { return place_.position + i + 1; }
   std::int64_t query(std::int64_t i) const { return place_.query + i; }
   std::int64_t count() const { return tile_.count; }
+  std::int64_t scores() const { return tile_.count * stride_; }
   const T* row(std::int64_t i) const { return scores_ + i * stride_; }
 
   // Scores of every query against strips [begin, end).
   void score(std::int64_t begin, std::int64_t end, Scratch& memory) {
-    T* strip = memory.get<T>(x_.head_size * kStrip);
+    T* strip = memory.get<T>(strip_values(x_.head_size));
+    const std::int64_t all = place_.position + tile_.count;
     for (std::int64_t s = begin; s < end; ++s) {
-      const std::int64_t keys = std::min(kStrip, place_.position + tile_.count - s * kStrip);
-      load_strip<T>(x_, type_, place_.key + s * kStrip, keys, strip);
+      load_strip(keys_, s * kStrip, std::min(kStrip, all - s * kStrip), strip);
+      const std::int64_t left = s + 1 < end ? all - (s + 1) * kStrip : 0;
+      const NextStrip next(keys_, (s + 1) * kStrip, std::min(kStrip, left)), nothing;
+      bool asked = false;
       for (std::int64_t i = 0; i < tile_.count; ++i) {
         if (visible(i) <= s * kStrip) continue;
-        score_strip(x_, queries_[static_cast<std::size_t>(i)], strip, scores_ + i * stride_ + s * kStrip);
+        score_strip(x_, queries_[static_cast<std::size_t>(i)], strip, asked ? nothing : next,
+                    scores_ + i * stride_ + s * kStrip);
+        asked = true;
       }
     }
   }
 
  private:
   const Indexer& x_;
-  const DType type_;
   const QueryTile tile_;
   const TilePlace place_;
+  const IndexKeys keys_;
   std::int64_t stride_;
   T* scores_;
   std::vector<ScoreQuery<T>> queries_;
 };
 
+// Scores of these chunks by all threads together, then their rows.
+template <typename T, class Row>
+void share_chunks(std::vector<Chunk<T>>& chunks, std::vector<ChunkMemory<T>>& memory,
+                  const Parallel& parallel, const Row& row) {
+  constexpr std::int64_t kStripsAtOnce = 32;
+  struct Piece {
+    Chunk<T>* chunk;
+    std::int64_t first;  // strip, or row
+  };
+  std::vector<Piece> pieces, rows;
+  for (Chunk<T>& chunk : chunks) {
+    for (std::int64_t s = 0; s < chunk.strips(); s += kStripsAtOnce) pieces.push_back({&chunk, s});
+    for (std::int64_t i = 0; i < chunk.count(); ++i) rows.push_back({&chunk, i});
+  }
+  parallel.run(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t task, int worker) {
+    const auto [chunk, first] = pieces[static_cast<std::size_t>(task)];
+    chunk->score(first, std::min(chunk->strips(), first + kStripsAtOnce),
+                 memory[static_cast<std::size_t>(worker)].strip);
+  });
+  parallel.run(static_cast<std::int64_t>(rows.size()), [&](std::int64_t task, int worker) {
+    const auto [chunk, i] = rows[static_cast<std::size_t>(task)];
+    row(*chunk, i, memory[static_cast<std::size_t>(worker)]);
+  });
+}
+
 // Scores every query of every sequence, then calls row(chunk, i, memory) for each.
 template <typename T, class Row>
 void for_rows(const Indexer& x, DType type, const Sequences& s, const Parallel& parallel, const Row& row) {
+  constexpr std::int64_t kSharedScores = std::int64_t{1} << 22;  // that chunks shared by all threads may have
   const std::vector<QueryTile> tiles = make_tiles(s, chunk_queries(s));
   std::vector<ChunkMemory<T>> memory(static_cast<std::size_t>(parallel.workers()));
-  const auto mine = [&](int worker) -> ChunkMemory<T>& { return memory[static_cast<std::size_t>(worker)]; };
-  if (static_cast<std::int64_t>(tiles.size()) >= parallel.workers()) {
+  if (static_cast<std::int64_t>(tiles.size()) >= 4 * std::int64_t{parallel.workers()}) {
     parallel.run(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t task, int worker) {
       // The last chunks see the most keys: they go first.
       const QueryTile& tile = tiles[tiles.size() - 1 - static_cast<std::size_t>(task)];
-      Chunk<T> chunk(x, type, s, tile, mine(worker));
-      chunk.score(0, chunk.strips(), mine(worker).strip);
-      for (std::int64_t i = 0; i < chunk.count(); ++i) row(chunk, i, mine(worker));
+      ChunkMemory<T>& mine = memory[static_cast<std::size_t>(worker)];
+      Chunk<T> chunk(x, type, s, tile, mine);
+      chunk.score(0, chunk.strips(), mine.strip);
+      for (std::int64_t i = 0; i < chunk.count(); ++i) row(chunk, i, mine);
     });
     return;
   }
-  constexpr std::int64_t kStripsAtOnce = 32;
-  ChunkMemory<T> shared;
-  for (const QueryTile& tile : tiles) {
-    Chunk<T> chunk(x, type, s, tile, shared);
-    parallel.run((chunk.strips() + kStripsAtOnce - 1) / kStripsAtOnce, [&](std::int64_t task, int worker) {
-      chunk.score(task * kStripsAtOnce, std::min(chunk.strips(), (task + 1) * kStripsAtOnce),
-                  mine(worker).strip);
-    });
-    parallel.run(chunk.count(), [&](std::int64_t i, int worker) { row(chunk, i, mine(worker)); });
+  std::vector<ChunkMemory<T>> shared(tiles.size());
+  std::vector<Chunk<T>> chunks;
+  std::int64_t scores = 0;
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    chunks.emplace_back(x, type, s, tiles[i], shared[chunks.size()]);
+    scores += chunks.back().scores();
+    if (scores < kSharedScores && i + 1 < tiles.size()) continue;
+    share_chunks(chunks, memory, parallel, row);
+    chunks.clear();
+    scores = 0;
   }
 }
 
