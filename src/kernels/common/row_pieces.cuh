@@ -1,0 +1,77 @@
+// Pieces of 16 bytes, or single elements where sizes or addresses do not allow it: how kernels that are bound
+// by memory read and write rows.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+#include <initializer_list>
+
+#include "gsa/dtype.h"
+#include "gsa/error.h"
+#include "kernels/common/mma.cuh"
+
+namespace gsa::cuda {
+
+template <typename T, int width>
+struct alignas(sizeof(T) * width) Piece {
+  T value[width];
+};
+
+template <typename T, int width>
+__device__ __forceinline__ Piece<T, width> load_piece(const T* from) {
+  return *reinterpret_cast<const Piece<T, width>*>(from);
+}
+
+template <typename T, int width>
+__device__ __forceinline__ void store_piece(T* to, const Piece<T, width>& piece) {
+  *reinterpret_cast<Piece<T, width>*>(to) = piece;
+}
+
+// Calls body.operator()<element type, width of pieces>(): pieces of 16 bytes where every size (in elements)
+// is a multiple of them and every pointer is aligned, single elements otherwise.
+template <typename Body>
+void with_pieces(const char* op, DType dtype, std::initializer_list<std::int64_t> sizes,
+                 std::initializer_list<const void*> pointers, const Body& body) {
+  bool aligned = true;
+  for (const void* pointer : pointers) aligned &= reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+  const auto typed = [&]<typename T>(T) {
+    constexpr int kWidth = 16 / sizeof(T);
+    bool wide = aligned;
+    for (const std::int64_t size : sizes) wide &= size % kWidth == 0;
+    if (wide) {
+      body.template operator()<T, kWidth>();
+    } else {
+      body.template operator()<T, 1>();
+    }
+  };
+  switch (dtype) {
+    case DType::f32:
+      return typed(float());
+    case DType::bf16:
+      return typed(__nv_bfloat16());
+    case DType::f16:
+      return typed(__half());
+    case DType::f64:
+      break;
+  }
+  bad_argument(op, "dtype", "float32, bfloat16 or float16 on a CUDA device", name_of(dtype));
+}
+
+// Blocks of a launch in which each treats `each` of `items`.
+inline unsigned blocks_for(const char* op, std::int64_t items, std::int64_t each) {
+  const std::int64_t blocks = (items + each - 1) / each;
+  if (blocks > INT_MAX) bad_argument(op, "elements", concat("at most 2^31 blocks of ", each), concat(items));
+  return static_cast<unsigned>(blocks);
+}
+
+// sigmoid(z) within the rounding of float; for 16-bit results within 2^-20.
+template <typename T>
+__device__ __forceinline__ float piece_sigmoid(float z) {
+  if constexpr (sizeof(T) == 4) {
+    return __frcp_rn(1.0f + expf(-z));
+  } else {
+    return __fdividef(1.0f, 1.0f + __expf(-z));
+  }
+}
+
+}  // namespace gsa::cuda
