@@ -3,11 +3,15 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gsa/error.h"
+#include "nn/dense_attention.h"
+#include "nn/joint_linear.h"
+#include "torch/fused.h"
 
 namespace gsa::nn {
 namespace {
@@ -25,11 +29,13 @@ std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.si
 
 // What attention over one group gives; all [rows of the group, ...].
 struct GroupResult {
-  Tensor out;       // [., heads, head_size]
-  Tensor kl;        // [.], where wanted
-  Tensor variance;  // [.], where a selection was made
-  Tensor k_t;       // int32 [.], where statistics are wanted, like the next
-  Tensor kept;      // [.], share of the dense attention mass, mean over heads
+  Tensor out;                 // [., heads, head_size]
+  Tensor kl;                  // [.], where wanted
+  Tensor lse;                 // [., heads]
+  Tensor variance;            // [.], where a selection was made
+  Tensor threshold, tie_cut;  // [.], where the group is sparse
+  Tensor k_t;                 // int32 [.], where the group is sparse or statistics are wanted
+  Tensor kept;  // [.], where statistics are wanted: share of the dense attention mass, mean over heads
 };
 
 // The rows of all groups, back in the order of the input.
@@ -86,27 +92,33 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
   if (all.indexer) inputs = take(group, *all.indexer);
 
   GroupResult result;
-  Tensor lse, threshold, tie_cut;
   if (group.sparse) {
-    auto [attention, selection] = ops::sparse_attend(q, k, v, without_gradient(*inputs),
-                                                     indexer->budget(options.mean_variance), {}, layout);
-    result = {
-        .out = attention.out, .kl = {}, .variance = selection.variance, .k_t = selection.k_t, .kept = {}};
-    lse = attention.lse;
-    threshold = selection.threshold;
-    tie_cut = selection.tie_cut;
-  } else {
-    auto attention = ops::attend(q, k, v, {}, {}, layout);
+    auto [attention, selection] =
+        ops::sparse_attend(q, k, v, without_gradient(*inputs), indexer->budget(options.mean_variance), {},
+                           layout, options.deterministic ? "ordered" : "atomic");
     result.out = attention.out;
-    lse = attention.lse;
+    result.lse = attention.lse;
+    result.variance = selection.variance;
+    result.threshold = selection.threshold;
+    result.tie_cut = selection.tie_cut;
+    result.k_t = selection.k_t;
+  } else {
+    auto attention = dense_attend(q, k, v, group, options.deterministic);
+    result.out = attention.out;
+    result.lse = attention.lse;
+    if (options.observe && plan.phase == Phase::sparse) {
+      result.k_t = group.take(plan.visible).to(torch::kInt32);
+      result.threshold = torch::full_like(result.lse.select(-1, 0), -std::numeric_limits<double>::infinity());
+      result.tie_cut = result.k_t - 1;
+    }
   }
 
   if (options.want_kl) {
     const Support support =
-        support_of(group, *inputs, threshold, tie_cut, indexer->has_temperature(), layout);
+        support_of(group, *inputs, result.threshold, result.tie_cut, indexer->has_temperature(), layout);
     // The target is a constant: neither q nor k learns from it.
-    result.kl = ops::indexer_kl(q.detach(), k.detach(), lse, indexer->at_temperature(*inputs), support.mask,
-                                support.threshold, support.tie_cut, {}, layout)
+    result.kl = ops::indexer_kl(q.detach(), k.detach(), result.lse, indexer->at_temperature(*inputs),
+                                support.mask, support.threshold, support.tie_cut, {}, layout)
                     .loss;
   }
 
@@ -114,26 +126,26 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
     torch::NoGradGuard no_grad;
     if (group.sparse) {
       const Tensor dense_lse = ops::attend(q, k, v, {}, {}, layout).lse;
-      result.kept = (lse - dense_lse).exp().mean(-1);
+      result.kept = (result.lse - dense_lse).exp().mean(-1);
     } else if (plan.phase == Phase::warmup) {
       auto [attention, selection] =
           ops::sparse_attend(q, k, v, *inputs, indexer->budget(options.mean_variance), {}, layout);
-      result.kept = (attention.lse - lse).exp().mean(-1);
+      result.kept = (attention.lse - result.lse).exp().mean(-1);
       result.variance = selection.variance;
       result.k_t = selection.k_t;
     } else {
       result.k_t = group.take(plan.visible).to(torch::kInt32);
-      result.kept = torch::ones_like(lse.select(-1, 0));
+      result.kept = torch::ones_like(result.lse.select(-1, 0));
     }
   }
   return result;
 }
 
-// y gated by a projection of x, and the gate's mean where it is wanted. No gate: y itself.
+// y gated by a projection z of x, and the gate's mean where it is wanted. No gate: y itself, z undefined.
 Tensor apply_gate(torch::nn::Linear& gate, GateKind kind, const Tensor& x, const Tensor& y, bool want_mean,
-                  std::optional<double>& mean) {
+                  Tensor& z, std::optional<double>& mean) {
   if (kind == GateKind::none) return y;
-  Tensor z = gate(x);
+  z = gate(x);
   if (kind == GateKind::elementwise) z = z.view(y.sizes());
   if (want_mean && z.numel() > 0) mean = z.detach().to(torch::kFloat32).sigmoid().mean().item<double>();
   return ops::gate(y, z);
@@ -217,11 +229,16 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
 
   const Tensor x = h.reshape({tokens, config_.d_model});
   GroupInputs inputs;
-  inputs.q = rotate(q_proj(x).view({tokens, config_.heads, size}), plan.rope);
-  inputs.k = rotate(k_proj(x).view({tokens, config_.kv_heads, size}), plan.rope);
-  inputs.v = apply_gate(value_gate, config_.value_gate, x, v_proj(x).view({tokens, config_.kv_heads, size}),
-                        options.want_stats, stats.value_gate_mean);
-  if (phase == Phase::sparse || (phase == Phase::warmup && (options.want_kl || options.want_stats))) {
+  Tensor value_gate_z, output_gate_z;
+  const auto [q, k, v] =
+      ops::rotary(joint_linear(x, {q_proj->weight, k_proj->weight, v_proj->weight}), plan.rope.cos,
+                  plan.rope.sin, config_.heads, config_.kv_heads, config_.kv_heads);
+  inputs.q = q;
+  inputs.k = k;
+  inputs.v = apply_gate(value_gate, config_.value_gate, x, v, options.want_stats, value_gate_z,
+                        stats.value_gate_mean);
+  const bool looked_at = options.want_kl || options.want_stats || options.observe;
+  if (phase == Phase::sparse || (phase == Phase::warmup && looked_at)) {
     inputs.indexer = indexer->project(x, plan.indexer_rope);
   }
 
@@ -233,10 +250,11 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
     if (variance.defined()) variance_totals = indexer->variance_totals(variance, group.take(plan.visible));
   }
 
-  inputs.q = inputs.k = inputs.v = Tensor();  // with long sequences they are too large to keep for nothing
+  // With long sequences they are too large to keep for nothing.
+  if (!options.observe) inputs.q = inputs.k = inputs.v = value_gate_z = Tensor();
   const Tensor attended = gather(plan.groups, results, &GroupResult::out);
-  const Tensor gated =
-      apply_gate(output_gate, config_.output_gate, x, attended, options.want_stats, stats.output_gate_mean);
+  const Tensor gated = apply_gate(output_gate, config_.output_gate, x, attended, options.want_stats,
+                                  output_gate_z, stats.output_gate_mean);
   ForwardResult result;
   result.out = o_proj(gated.reshape({tokens, config_.heads * size})).view(h.sizes());
   // The mean over no query at all is 0, not NaN: an empty batch teaches nothing.
@@ -258,6 +276,27 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
       stats.variance_mean = (variance_totals[0] / variance_totals[1]).item<double>();
     }
     result.stats = std::move(stats);
+  }
+
+  if (options.observe) {
+    const auto detached = [](const Tensor& t) { return t.defined() ? t.detach() : t; };
+    AttentionView view{.starts = plan.starts,
+                       .q = inputs.q.detach(),
+                       .k = inputs.k.detach(),
+                       .v = inputs.v.detach(),
+                       .lse = gather(plan.groups, results, &GroupResult::lse).detach(),
+                       .value_gate = detached(value_gate_z),
+                       .output_gate = detached(output_gate_z)};
+    if (inputs.indexer) {
+      view.indexer = without_gradient(*inputs.indexer);
+      view.budget = indexer->budget(options.mean_variance);
+    }
+    if (phase == Phase::sparse) {
+      view.k_t = gather(plan.groups, results, &GroupResult::k_t);
+      view.threshold = gather(plan.groups, results, &GroupResult::threshold);
+      view.tie_cut = gather(plan.groups, results, &GroupResult::tie_cut);
+    }
+    options.observe(view);
   }
 
   if (phase == Phase::sparse && is_training() && !options.mean_variance) {

@@ -10,6 +10,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <optional>
 
 #include "nn/config.h"
@@ -18,6 +19,23 @@
 #include "nn/sequence_plan.h"
 
 namespace gsa::nn {
+
+// What one layer's attention worked on, for statistics; all detached, rows packed in the order of the input.
+struct AttentionView {
+  at::Tensor starts;  // int64 [sequences + 1] on the CPU, cumulative
+  at::Tensor q;       // [T, heads, head_size], rotated
+  at::Tensor k, v;    // [T, kv_heads, head_size]; k rotated, v gated
+  at::Tensor lse;     // Real [T, heads]: log-sum-exp over the keys that were attended to
+  // Arguments of the gates' sigmoids: as v and as q, head-wise gates without head_size; undefined where there
+  // is no such gate.
+  at::Tensor value_gate, output_gate;
+  // Of an indexer at work (phase warmup or sparse), else absent.
+  std::optional<ops::IndexerInputs> indexer = std::nullopt;
+  std::optional<ops::BudgetOptions> budget = std::nullopt;
+  // What was selected, [T] each; undefined unless the phase is sparse. Sequences that dense_below sends the
+  // dense way have selected all they see.
+  at::Tensor k_t = {}, threshold = {}, tie_cut = {};
+};
 
 struct ForwardOptions {
   // Packed input: int64 [sequences + 1] on the CPU, cumulative, from 0 to the number of tokens.
@@ -28,9 +46,14 @@ struct ForwardOptions {
   std::optional<Phase> phase = std::nullopt;
   bool want_kl = false;     // needs an indexer, and phase warmup or sparse
   bool want_stats = false;  // costs a second pass of attention where there is an indexer at work
+  // Gradients are the same bits every time. False is faster on a GPU (nn/dense_attention.h, atomic
+  // additions).
+  bool deterministic = true;
   // A forward pass that is run again (activation checkpointing): the running mean of the variance that the
   // first one selected with. Absent: the layer's own, which a training pass then moves.
   std::optional<at::Tensor> mean_variance = std::nullopt;
+  // Called at the end of the pass. Keeps q, k and v alive until then.
+  std::function<void(const AttentionView&)> observe = nullptr;
 };
 
 // In warm-up the selection is the one that the indexer would make.

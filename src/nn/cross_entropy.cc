@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "gsa/error.h"
+#include "torch/fused.h"
 
 namespace gsa::nn {
 namespace {
@@ -18,7 +19,7 @@ constexpr const char* kOp = "nn::cross_entropy_sum";
 // Tokens a stretch: enough to keep the matrix product busy, few enough to keep logits small.
 std::int64_t rows_of_stretch(const Tensor& hidden, std::int64_t vocabulary) {
   const std::int64_t bytes = hidden.is_cuda() ? std::int64_t{1} << 30 : std::int64_t{1} << 26;
-  return std::max<std::int64_t>(16, bytes / (4 * vocabulary));
+  return std::max<std::int64_t>(16, bytes / (hidden.element_size() * vocabulary));
 }
 
 // sum += a^T b, in the type of sum.
@@ -51,19 +52,10 @@ Stretches run(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
   for (std::int64_t begin = 0; begin < tokens; begin += step) {
     const std::int64_t rows = std::min(step, tokens - begin);
     const Tensor h = hidden.narrow(0, begin, rows);
-    const Tensor target = targets.narrow(0, begin, rows).unsqueeze(1);
-    const Tensor counts = target != kIgnoredTarget;
-    const Tensor index = target.clamp_min(0);
-
-    Tensor z = h.mm(weight.t()).to(real);
-    const Tensor lse = z.logsumexp(1, /*keepdim=*/true);
-    result.sum += torch::where(counts, lse - z.gather(1, index), 0).sum(at::kDouble);
-    if (!want_hidden && !want_weight) continue;
-    // d sum / d z = softmax(z) - one at the target, or 0 in a row that does not count.
-    z.sub_(lse).exp_();
-    z.scatter_(1, index, z.gather(1, index) - 1);
-    z.mul_(counts);
-    const Tensor gradient = z.to(h.scalar_type());
+    Tensor gradient = h.mm(weight.t());  // still the logits
+    const bool wanted = want_hidden || want_weight;
+    result.sum += ops::cross_entropy_(gradient, targets.narrow(0, begin, rows), kIgnoredTarget, wanted)
+                      .sum(at::kDouble);
     if (want_hidden) result.hidden_gradient.narrow(0, begin, rows).copy_(gradient.mm(weight));
     if (want_weight) add_product(result.weight_gradient, gradient, h);
   }
@@ -106,7 +98,7 @@ void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, bo
     bad_argument(kOp, "targets", concat("int64 [", hidden.size(0), "]"),
                  concat(targets.scalar_type(), " ", targets.sizes()));
   }
-  // On a GPU a look at the values would be a wait; torch's own kernels stop there on an index out of range.
+  // On a GPU a look at the values would be a wait; there the loss of such a target is NaN.
   if (targets.device().is_cpu() && targets.numel() > 0) {
     const Tensor wrong =
         targets.masked_select(((targets < 0) & (targets != kIgnoredTarget)) | (targets >= weight.size(0)));

@@ -6,6 +6,33 @@ namespace gsa::nn {
 
 using at::Tensor;
 
+ops::IndexerInputs indexer_inputs(const IndexerConfig& config, const IndexerProjections& projections,
+                                  const Tensor& bias, const RopeTables& tables) {
+  const std::int64_t tokens = projections.q.size(0);
+  ops::IndexerInputs inputs;
+  inputs.q = rotate(projections.q.view({tokens, config.heads, config.head_size}), tables);
+  inputs.k = rotate(projections.k.unsqueeze(1), tables).squeeze(1);
+  if (config.form == ScoreForm::sigmoid) {
+    inputs.w = torch::sigmoid(projections.w);
+    inputs.bias = bias.to(inputs.w.scalar_type());  // autocast leaves parameters as they are
+  } else {
+    inputs.w = projections.w * (1 / std::sqrt(static_cast<double>(config.heads)));
+  }
+  inputs.scale = 1 / std::sqrt(static_cast<double>(config.head_size));
+  inputs.form = name_of(config.form);
+  return inputs;
+}
+
+ops::BudgetOptions budget_options(const BudgetConfig& config, const Tensor& mean_variance) {
+  ops::BudgetOptions options;
+  options.mode = name_of(config.mode);
+  options.base = config.base;
+  options.min = config.min;
+  options.max = config.max;
+  options.mean_variance = mean_variance;
+  return options;
+}
+
 IndexerImpl::IndexerImpl(const AttentionConfig& config) : config_(config.indexer), budget_(config.budget) {
   auto linear = [&](const char* name, std::int64_t size) {
     auto module =
@@ -28,21 +55,7 @@ IndexerImpl::IndexerImpl(const AttentionConfig& config) : config_(config.indexer
 
 ops::IndexerInputs IndexerImpl::project(const Tensor& h, const RopeTables& tables) {
   const Tensor x = h.detach();
-  const bool sigmoid = config_.form == ScoreForm::sigmoid;
-
-  ops::IndexerInputs inputs;
-  inputs.q = rotate(wq(x).view({-1, config_.heads, config_.head_size}), tables);
-  inputs.k = rotate(wk(x).unsqueeze(1), tables).squeeze(1);
-  inputs.w = weights_proj(x);
-  if (sigmoid) {
-    inputs.w = torch::sigmoid(inputs.w);
-    inputs.bias = bias.to(inputs.w.scalar_type());  // autocast leaves parameters as they are
-  } else {
-    inputs.w = inputs.w * (1 / std::sqrt(static_cast<double>(config_.heads)));
-  }
-  inputs.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
-  inputs.form = name_of(config_.form);
-  return inputs;
+  return indexer_inputs(config_, {wq(x), wk(x), weights_proj(x)}, bias, tables);
 }
 
 ops::IndexerInputs IndexerImpl::at_temperature(ops::IndexerInputs inputs) const {
@@ -56,13 +69,7 @@ ops::IndexerInputs IndexerImpl::at_temperature(ops::IndexerInputs inputs) const 
 }
 
 ops::BudgetOptions IndexerImpl::budget(const std::optional<Tensor>& mean) const {
-  ops::BudgetOptions options;
-  options.mode = name_of(budget_.mode);
-  options.base = budget_.base;
-  options.min = budget_.min;
-  options.max = budget_.max;
-  options.mean_variance = mean.value_or(mean_variance).clone();
-  return options;
+  return budget_options(budget_, mean.value_or(mean_variance).clone());
 }
 
 Tensor IndexerImpl::variance_totals(const Tensor& variance, const Tensor& visible) const {

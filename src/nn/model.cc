@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gsa/error.h"
+#include "nn/joint_linear.h"
 #include "nn/recompute.h"
 
 namespace gsa::nn {
@@ -37,7 +38,9 @@ ForwardOptions layer_options(const ModelForwardOptions& options) {
           .phase = options.phase,
           .want_kl = options.want_kl,
           .want_stats = options.want_stats,
-          .mean_variance = std::nullopt};
+          .deterministic = options.deterministic,
+          .mean_variance = std::nullopt,
+          .observe = nullptr};
 }
 
 // One block whose activations are computed again in the backward pass.
@@ -45,6 +48,7 @@ ForwardResult run_again_in_backward(Block& block, const Tensor& x, const Forward
                                     const SequencePlan& plan) {
   ForwardOptions again_options = options;
   again_options.want_stats = false;
+  again_options.observe = nullptr;
   if (block->self_attn->indexer && plan.phase != Phase::dense) {
     // The first pass selects with this and then moves it.
     again_options.mean_variance = block->self_attn->indexer->mean_variance.clone();
@@ -76,7 +80,13 @@ RmsNormImpl::RmsNormImpl(std::int64_t size, double eps) : eps_(eps) {
   weight = register_parameter("weight", torch::ones({size}));
 }
 
-Tensor RmsNormImpl::forward(const Tensor& x) { return at::rms_norm(x, weight.sizes(), weight, eps_); }
+Tensor RmsNormImpl::forward(const Tensor& x) { return take_in(x, std::nullopt).y; }
+
+// Under autocast the stream, the branch and the weights may be of different types.
+ops::Normed RmsNormImpl::take_in(const Tensor& x, const std::optional<Tensor>& branch) {
+  const at::ScalarType type = x.scalar_type();
+  return ops::rms_norm(x, branch ? std::optional(branch->to(type)) : std::nullopt, weight.to(type), eps_);
+}
 
 SwiGluImpl::SwiGluImpl(const ModelConfig& config) {
   const std::int64_t d = config.attention.d_model;
@@ -86,7 +96,11 @@ SwiGluImpl::SwiGluImpl(const ModelConfig& config) {
   down_proj = register_module("down_proj", make_linear(config.intermediate, d, residual_std(config)));
 }
 
-Tensor SwiGluImpl::forward(const Tensor& x) { return down_proj(torch::silu(gate_proj(x)) * up_proj(x)); }
+Tensor SwiGluImpl::forward(const Tensor& x) {
+  const Tensor rows = x.reshape({-1, x.size(-1)});
+  const Tensor y = down_proj(ops::swiglu(joint_linear(rows, {gate_proj->weight, up_proj->weight})));
+  return y.view(x.sizes());
+}
 
 BlockImpl::BlockImpl(const ModelConfig& config) {
   const std::int64_t d = config.attention.d_model;
@@ -100,9 +114,11 @@ BlockImpl::BlockImpl(const ModelConfig& config) {
 }
 
 ForwardResult BlockImpl::forward(const Tensor& x, const ForwardOptions& options, const SequencePlan& plan) {
-  ForwardResult result = self_attn->forward(input_layernorm(x), options, plan);
-  const Tensor y = x + result.out;
-  result.out = y + mlp(post_attention_layernorm(y));
+  // The stream goes through the norms: each adds the gradient of what comes after to its own.
+  const ops::Normed before = input_layernorm->take_in(x, std::nullopt);
+  ForwardResult result = self_attn->forward(before.y, options, plan);
+  const ops::Normed middle = post_attention_layernorm->take_in(before.sum, result.out);
+  result.out = middle.sum + mlp(middle.y);
   return result;
 }
 
@@ -142,7 +158,7 @@ Tensor DecoderImpl::embed(const Tensor& tokens, const ModelForwardOptions& optio
 }
 
 ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions& options) {
-  const ForwardOptions for_layers = layer_options(options);
+  ForwardOptions for_layers = layer_options(options);
   Tensor x = embed(tokens, options);
   const SequencePlan plan =
       layers[0]->self_attn->plan(tokens.sizes(), x.scalar_type(), x.device(), for_layers);
@@ -153,6 +169,11 @@ ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions
   ModelResult result;
   observe(0);
   for (std::size_t n = 0; n < layers.size(); ++n) {
+    if (options.observe_attention) {
+      for_layers.observe = [&options, n](const AttentionView& view) {
+        options.observe_attention(static_cast<std::int64_t>(n), view);
+      };
+    }
     const bool again = options.checkpoint_activations && torch::GradMode::is_enabled();
     ForwardResult layer = again ? run_again_in_backward(layers[n], x, for_layers, plan)
                                 : layers[n]->forward(x, for_layers, plan);
@@ -231,6 +252,14 @@ std::vector<ParameterGroup> ModelImpl::parameter_groups() const {
     }
   }
   return groups;
+}
+
+void ModelImpl::lay_out_weights() {
+  for (const Block& block : model->layers) {
+    const GatedSparseAttention& attention = block->self_attn;
+    lay_side_by_side({attention->q_proj->weight, attention->k_proj->weight, attention->v_proj->weight});
+    lay_side_by_side({block->mlp->gate_proj->weight, block->mlp->up_proj->weight});
+  }
 }
 
 void ModelImpl::set_learning(ParameterKind kind, bool learns) {

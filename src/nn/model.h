@@ -23,6 +23,7 @@
 #include "nn/attention.h"
 #include "nn/cross_entropy.h"
 #include "nn/model_config.h"
+#include "torch/fused.h"
 
 namespace gsa::nn {
 
@@ -33,14 +34,17 @@ struct ModelForwardOptions {
   std::optional<at::Tensor> positions = std::nullopt;
   // Absent: sparse where the configuration is, else dense.
   std::optional<Phase> phase = std::nullopt;
-  bool want_kl = false;     // needs an indexer, and phase warmup or sparse
-  bool want_stats = false;  // costs a second pass of attention where there is an indexer at work
+  bool want_kl = false;       // needs an indexer, and phase warmup or sparse
+  bool want_stats = false;    // costs a second pass of attention where there is an indexer at work
+  bool deterministic = true;  // gradients are the same bits every time; false is faster on a GPU
   // Keep only the input of each block and compute the block again in the backward pass. Results, gradients
   // and the running mean of the variance are the same to the bit.
   bool checkpoint_activations = false;
   // Called with the residual stream [tokens, d_model] (detached): index 0 before the first block, n after n
   // blocks. For statistics; a backward pass does not call it again.
   std::function<void(std::int64_t index, const at::Tensor& residual)> observe = nullptr;
+  // Called with what each layer's attention worked on, layer after layer; likewise not in a backward pass.
+  std::function<void(std::int64_t layer, const AttentionView& view)> observe_attention = nullptr;
 };
 
 struct ModelResult {
@@ -60,6 +64,8 @@ class RmsNormImpl : public torch::nn::Module {
  public:
   RmsNormImpl(std::int64_t size, double eps);
   at::Tensor forward(const at::Tensor& x);
+  // x + branch (absent: x), and that normalised.
+  ops::Normed take_in(const at::Tensor& x, const std::optional<at::Tensor>& branch);
   at::Tensor weight;
 
  private:
@@ -138,6 +144,10 @@ class ModelImpl : public torch::nn::Module {
   // Every parameter once, in at most six groups (kind, decay), in the order of named_parameters. Empty groups
   // are left out.
   std::vector<ParameterGroup> parameter_groups() const;
+
+  // Puts weights that share an input side by side in memory, so that their products run as one without a copy
+  // (nn/joint_linear.h). A change of type or device parts them again: results stay the same, only slower.
+  void lay_out_weights();
 
   // Which parameters take part in learning: requires_grad of every parameter of this kind.
   void set_learning(ParameterKind kind, bool learns);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nn/to_device.h"
+#include "torch/fused.h"
+
 namespace gsa::nn {
 namespace {
 
@@ -40,42 +43,26 @@ Rope::Rope(std::int64_t size, const RopeConfig& config, bool with_attention_fact
   }
 }
 
+at::Tensor Rope::frequencies_on(const at::Device& device) const {
+  return to_device(torch::tensor(at::ArrayRef<double>(frequencies_), torch::kFloat64), device);
+}
+
 RopeTables Rope::tables(const at::Tensor& positions, at::ScalarType dtype) const {
+  return tables(positions, dtype, frequencies_on(positions.device()));
+}
+
+RopeTables Rope::tables(const at::Tensor& positions, at::ScalarType dtype,
+                        const at::Tensor& frequencies) const {
   // Angles in float64: at position 131,071 a float32 angle would be off by some 2^-8 radians.
-  const at::Tensor frequencies =
-      torch::tensor(at::ArrayRef<double>(frequencies_), torch::kFloat64).to(positions.device());
   const at::Tensor angles = positions.to(torch::kFloat64).unsqueeze(1) * frequencies;
   const at::ScalarType real = dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
   return {(angles.cos() * factor_).to(real), (angles.sin() * factor_).to(real)};
 }
 
-namespace {
-
-at::Tensor rotate_all(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
-  const std::int64_t half = cosines.size(1);
-  const at::Tensor cos = cosines.unsqueeze(1), sin = sines.unsqueeze(1);
-  const at::Tensor x1 = x.narrow(-1, 0, half).to(cos.scalar_type());
-  const at::Tensor x2 = x.narrow(-1, half, half).to(cos.scalar_type());
-  const at::Tensor y1 = (x1 * cos - x2 * sin).to(x.scalar_type());
-  const at::Tensor y2 = (x2 * cos + x1 * sin).to(x.scalar_type());
-  return torch::cat({y1, y2, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
-}
-
-}  // namespace
-
 at::Tensor rotate(const at::Tensor& x, const RopeTables& tables) {
-  constexpr std::int64_t kRows = 4096;
   if (tables.cos.size(1) == 0) return x;
-  const bool learns = torch::GradMode::is_enabled() && x.requires_grad();
-  if (learns || x.size(0) <= kRows) return rotate_all(x, tables.cos, tables.sin);
-  // Nobody keeps the intermediate results: a few rows at a time, so that long sequences take little memory.
-  const at::Tensor out = torch::empty_like(x);
-  for (std::int64_t begin = 0; begin < x.size(0); begin += kRows) {
-    const std::int64_t rows = std::min(kRows, x.size(0) - begin);
-    const auto part = [&](const at::Tensor& all) { return all.narrow(0, begin, rows); };
-    part(out).copy_(rotate_all(part(x), part(tables.cos), part(tables.sin)));
-  }
-  return out;
+  const std::int64_t tokens = x.size(0), heads = x.size(1);
+  return ops::rotary(x.reshape({tokens, heads * x.size(2)}), tables.cos, tables.sin, heads, 0, 0).q;
 }
 
 }  // namespace gsa::nn

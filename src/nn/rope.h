@@ -34,6 +34,10 @@ class Rope {
 
   // positions: integers [T], any device. Tables for inputs of type dtype.
   RopeTables tables(const at::Tensor& positions, at::ScalarType dtype) const;
+  // The same with frequencies_on(the positions' device), kept by the caller: on a GPU the copy of the
+  // frequencies would be a wait.
+  RopeTables tables(const at::Tensor& positions, at::ScalarType dtype, const at::Tensor& frequencies) const;
+  at::Tensor frequencies_on(const at::Device& device) const;  // float64 [size / 2]
 
  private:
   std::vector<double> frequencies_;

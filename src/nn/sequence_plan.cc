@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gsa/error.h"
+#include "nn/to_device.h"
 
 namespace gsa::nn {
 namespace {
@@ -49,7 +50,8 @@ Tensor index_in_sequence(const std::vector<std::int64_t>& starts, const at::Devi
   const std::int64_t count = bounds.numel() - 1;
   const Tensor begin = bounds.narrow(0, 0, count);
   const Tensor lengths = bounds.narrow(0, 1, count) - begin;
-  return (torch::arange(starts.back(), torch::kInt64) - torch::repeat_interleave(begin, lengths)).to(device);
+  return to_device(torch::arange(starts.back(), torch::kInt64) - torch::repeat_interleave(begin, lengths),
+                   device);
 }
 
 Tensor checked_positions(const Tensor& positions, const SequencePlanInputs& inputs) {
@@ -58,6 +60,14 @@ Tensor checked_positions(const Tensor& positions, const SequencePlanInputs& inpu
     bad_argument(kOp, "positions", concat("integers ", inputs.leading), shape_of(positions));
   }
   return positions.reshape({-1}).to(inputs.device);
+}
+
+std::int64_t common_length(const std::vector<std::int64_t>& starts) {
+  const std::int64_t length = starts.size() > 1 ? starts[1] - starts[0] : 0;
+  for (std::size_t n = 1; n + 1 < starts.size(); ++n) {
+    if (starts[n + 1] - starts[n] != length) return 0;
+  }
+  return length;
 }
 
 std::vector<SequenceGroup> make_groups(const std::vector<std::int64_t>& starts, Phase phase,
@@ -71,12 +81,17 @@ std::vector<SequenceGroup> make_groups(const std::vector<std::int64_t>& starts, 
     group.push_back(group.back() + length);
     (sparse ? sparse_rows : dense_rows).push_back(torch::arange(starts[n], starts[n + 1], torch::kInt64));
   }
-  SequenceGroup sparse{.sparse = true, .starts = cpu_tensor(sparse_starts), .rows = {}};
-  SequenceGroup dense{.sparse = false, .starts = cpu_tensor(dense_starts), .rows = {}};
+  const auto group_of = [](bool sparse, const std::vector<std::int64_t>& group_starts) {
+    return SequenceGroup{.sparse = sparse,
+                         .starts = cpu_tensor(group_starts),
+                         .rows = {},
+                         .common_length = common_length(group_starts)};
+  };
+  SequenceGroup sparse = group_of(true, sparse_starts), dense = group_of(false, dense_starts);
   if (dense_rows.empty() && phase == Phase::sparse) return {sparse};
   if (sparse_rows.empty()) return {dense};
-  sparse.rows = torch::cat(sparse_rows).to(device);
-  dense.rows = torch::cat(dense_rows).to(device);
+  sparse.rows = to_device(torch::cat(sparse_rows), device);
+  dense.rows = to_device(torch::cat(dense_rows), device);
   return {sparse, dense};
 }
 
@@ -90,6 +105,7 @@ SequencePlan make_sequence_plan(const AttentionConfig& config, const Rope& rope,
   SequencePlan plan;
   plan.phase = inputs.phase;
   plan.tokens = starts.back();
+  plan.starts = cpu_tensor(starts);
   plan.visible = index + 1;
   plan.rope = rope.tables(positions, inputs.type);
   if (indexer_rope && inputs.phase != Phase::dense) {

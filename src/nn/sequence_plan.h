@@ -20,6 +20,8 @@ struct SequenceGroup {
   bool sparse = false;
   at::Tensor starts;  // int64 [sequences + 1] on the CPU, cumulative, counted within the group
   at::Tensor rows;    // int64, undefined: all of them
+  // Of every sequence of the group, where all are equally long; else 0.
+  std::int64_t common_length = 0;
 
   at::Tensor take(const at::Tensor& x) const { return rows.defined() ? x.index_select(0, rows) : x; }
   ops::Layout layout() const { return {starts, starts, std::nullopt}; }
@@ -28,6 +30,7 @@ struct SequenceGroup {
 struct SequencePlan {
   Phase phase = Phase::dense;
   std::int64_t tokens = 0;
+  at::Tensor starts;   // int64 [sequences + 1] on the CPU, cumulative
   at::Tensor visible;  // int64 [tokens]: how many keys a query sees
   RopeTables rope;
   RopeTables indexer_rope;            // undefined where the indexer rests

@@ -1,0 +1,87 @@
+#include "nn/joint_linear.h"
+
+#include <ATen/autocast_mode.h>
+
+namespace gsa::nn {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool side_by_side(at::TensorList weights) {
+  const Tensor& first = weights[0];
+  std::int64_t offset = first.storage_offset();
+  for (const Tensor& weight : weights) {
+    if (!weight.is_contiguous() || !weight.has_storage() || !weight.is_alias_of(first) ||
+        weight.storage_offset() != offset || weight.scalar_type() != first.scalar_type()) {
+      return false;
+    }
+    offset += weight.numel();
+  }
+  return true;
+}
+
+// All rows of all weights, [n_1 + n_2 + ..., d].
+Tensor joined(at::TensorList weights) {
+  if (!side_by_side(weights)) return torch::cat(weights);
+  std::int64_t rows = 0;
+  for (const Tensor& weight : weights) rows += weight.size(0);
+  return weights[0].as_strided({rows, weights[0].size(1)}, {weights[0].size(1), 1});
+}
+
+class JointLinear : public torch::autograd::Function<JointLinear> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x, at::TensorList weights) {
+    variable_list saved = {x};
+    saved.insert(saved.end(), weights.begin(), weights.end());
+    context->save_for_backward(std::move(saved));
+    context->set_materialize_grads(false);
+    return x.mm(joined(weights).t());
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    variable_list result(saved.size());
+    const Tensor& dy = gradients[0];
+    if (!dy.defined()) return result;
+    const Tensor& x = saved[0];
+    const at::TensorList weights(saved.data() + 1, saved.size() - 1);
+    if (context->needs_input_grad(0)) result[0] = dy.mm(joined(weights));
+    Tensor dweight;
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const std::int64_t rows = weights[i].size(0);
+      if (context->needs_input_grad(i + 1)) {
+        if (!dweight.defined()) dweight = dy.t().mm(x);
+        result[i + 1] = dweight.narrow(0, row, rows);
+      }
+      row += rows;
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+Tensor joint_linear(const Tensor& x, const std::vector<Tensor>& weights) {
+  const at::DeviceType device = x.device().type();
+  if (!at::autocast::is_autocast_enabled(device)) return JointLinear::apply(x, at::TensorList(weights));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  std::vector<Tensor> cast;
+  for (const Tensor& weight : weights) cast.push_back(weight.to(type));
+  return JointLinear::apply(x.to(type), at::TensorList(cast));
+}
+
+void lay_side_by_side(const std::vector<Tensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  const Tensor all = torch::cat(parameters);
+  std::int64_t row = 0;
+  for (Tensor parameter : parameters) {
+    const std::int64_t rows = parameter.size(0);
+    parameter.set_data(all.narrow(0, row, rows));
+    row += rows;
+  }
+}
+
+}  // namespace gsa::nn
