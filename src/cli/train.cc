@@ -82,6 +82,7 @@ int train_model(const Options& options) {
   for (const std::string& setting : options.settings) set_option(config, setting);
   if (options.print) {
     config.resolve();
+    config.precision = train::precision_on(config.precision, train::device_by_name(config.device));
     std::cout << to_toml(config);
     return 0;
   }

@@ -1,10 +1,7 @@
 #include "train/adamw.h"
 
-#include <cmath>
-#include <map>
-#include <tuple>
-
 #include "gsa/error.h"
+#include "torch/fused.h"
 
 namespace gsa::train {
 namespace {
@@ -53,49 +50,37 @@ void AdamW::gather_gradients() {
   std::vector<at::Tensor> sums, parts;
   for (Slot& slot : slots_) {
     if (!slot.narrow() || !slot.parameter.grad().defined()) continue;
-    const at::Tensor part = slot.parameter.grad().to(torch::kFloat32);
+    const at::Tensor part = slot.parameter.grad();
     slot.parameter.mutable_grad().reset();
-    if (slot.gathered.defined()) {
-      sums.push_back(slot.gathered);
-      parts.push_back(part);
-    } else {
-      slot.gathered = part;
+    if (!slot.gathered.defined()) {
+      slot.gathered = part;  // the only one, as long as no other follows: nothing to add up
+      continue;
     }
+    if (slot.gathered.scalar_type() != torch::kFloat32) slot.gathered = slot.gathered.to(torch::kFloat32);
+    sums.push_back(slot.gathered);
+    parts.push_back(part.to(torch::kFloat32));
   }
   if (!sums.empty()) at::_foreach_add_(sums, parts);
 }
 
 void AdamW::step(double lr, const Norms& factors) {
   const torch::NoGradGuard no_grad;
-  // The fused operator takes one rate and one decay: parameters are handed over in bundles that share them.
-  struct Bundle {
-    std::vector<at::Tensor> masters, gradients, means, squares, steps;
-    std::vector<at::Tensor> narrow, wide;  // parameters that are copies of their masters
-  };
-  std::map<std::tuple<bool, double, double>, Bundle> bundles;
-  for (const Slot& slot : slots_) {
+  std::vector<at::Tensor> counts;
+  for (Slot& slot : slots_) {
     if (!slot.gradient().defined()) continue;
-    Bundle& bundle = bundles[{slot.indexer, slot.multiplier, slot.decay}];
-    bundle.masters.push_back(slot.master);
-    bundle.gradients.push_back(slot.gradient());
-    bundle.means.push_back(slot.mean);
-    bundle.squares.push_back(slot.square);
-    bundle.steps.push_back(slot.steps);
-    if (slot.narrow()) {
-      bundle.narrow.push_back(slot.parameter);
-      bundle.wide.push_back(slot.master);
-    }
+    ++slot.count;
+    counts.push_back(slot.steps);
+    ops::adamw_(slot.master, slot.mean, slot.square,
+                slot.narrow() ? std::optional(slot.parameter) : std::nullopt, slot.gradient(),
+                {.lr = lr * slot.multiplier,
+                 .beta1 = options_.beta1,
+                 .beta2 = options_.beta2,
+                 .eps = options_.eps,
+                 .decay = slot.decay,
+                 .factor = slot.indexer ? factors.indexer : factors.model,
+                 .number = slot.count});
   }
-  for (auto& [key, bundle] : bundles) {
-    const auto& [indexer, multiplier, decay] = key;
-    const double factor = indexer ? factors.indexer : factors.model;
-    if (factor != 1) at::_foreach_mul_(bundle.gradients, factor);
-    at::_foreach_add_(bundle.steps, 1);
-    at::_fused_adamw_(bundle.masters, bundle.gradients, bundle.means, bundle.squares, {}, bundle.steps,
-                      lr * multiplier, options_.beta1, options_.beta2, decay, options_.eps, /*amsgrad=*/false,
-                      /*maximize=*/false);
-    if (!bundle.narrow.empty()) at::_foreach_copy_(bundle.narrow, bundle.wide);
-  }
+  if (!counts.empty()) at::_foreach_add_(counts, 1);
 }
 
 at::Tensor AdamW::gradient_norms() const {
@@ -106,7 +91,11 @@ at::Tensor AdamW::gradient_norms() const {
       if (slot.indexer == indexer && slot.gradient().defined()) gradients.push_back(slot.gradient());
     }
     if (gradients.empty()) return torch::zeros({}, slots_.front().master.options().dtype(torch::kFloat64));
-    return at::stack(at::_foreach_norm(gradients, 2)).to(torch::kFloat64).square().sum().sqrt();
+    return at::stack(at::_foreach_norm(gradients, 2, torch::kFloat32))
+        .to(torch::kFloat64)
+        .square()
+        .sum()
+        .sqrt();
   };
   return at::stack({norm_of(false), norm_of(true)});
 }
@@ -137,9 +126,10 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
   return tensors;
 }
 
-void AdamW::masters_to_model() {
+void AdamW::take_state() {
   const torch::NoGradGuard no_grad;
   for (Slot& slot : slots_) {
+    slot.count = static_cast<std::int64_t>(slot.steps.item<double>());
     if (slot.narrow()) slot.parameter.copy_(slot.master);
   }
 }

@@ -30,7 +30,8 @@ class AdamW {
   AdamW(const std::vector<nn::ParameterGroup>& groups, const AdamWOptions& options, bool own_masters);
 
   // To be called after every backward pass: gradients of narrow types are added up in fp32 here, because
-  // their own sum over many micro-batches would lose what is small.
+  // their own sum over many micro-batches would lose what is small. The gradient of a single one stays as it
+  // is.
   void gather_gradients();
 
   // Of the model's gradients (base and gates) and of the indexer's: the two learn from different losses, so
@@ -48,9 +49,10 @@ class AdamW {
   std::string not_finite() const;
 
   // Tensors by name ("model.norm.weight.master", ".mean", ".square", ".steps"): all that a checkpoint needs.
-  // Writing into them is what resuming does; masters must then be pushed into the model.
+  // Writing into them is what resuming does; take_state() then makes the rest follow (the model's weights
+  // among it).
   std::vector<std::pair<std::string, at::Tensor>> state() const;
-  void masters_to_model();
+  void take_state();
 
  private:
   struct Slot {
@@ -58,7 +60,8 @@ class AdamW {
     at::Tensor parameter;
     at::Tensor master;  // shares the parameter's memory unless own_masters
     at::Tensor mean, square, steps;
-    at::Tensor gathered;  // of narrow parameters: fp32, undefined where there is no gradient
+    std::int64_t count = 0;  // what steps says, on the host
+    at::Tensor gathered;     // of narrow parameters, undefined where there is no gradient
     double multiplier = 1, decay = 0;
     bool indexer = false;
 

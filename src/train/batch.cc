@@ -1,6 +1,7 @@
 #include "train/batch.h"
 
 #include "nn/cross_entropy.h"
+#include "nn/to_device.h"
 
 namespace gsa::train {
 
@@ -18,8 +19,8 @@ Batch make_batch(std::span<const data::Row> rows, torch::Device device) {
   const auto tensor = [](std::vector<std::int64_t>& values) {
     return torch::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, torch::kInt64).clone();
   };
-  batch.tokens = tensor(tokens).to(device);
-  batch.targets = tensor(targets).to(device);
+  batch.tokens = nn::to_device(tensor(tokens), device);
+  batch.targets = nn::to_device(tensor(targets), device);
   batch.cu_seqlens = tensor(batch.borders);
   return batch;
 }

@@ -64,8 +64,9 @@ struct TrainConfig {
     double peak_tflops = 0;
   } output;
   double kl_weight = 1;
-  std::string precision = "fp32";
+  std::string precision = "auto";
   std::string device = "auto";
+  bool deterministic = true;
   bool checkpoint_activations = false;
   std::int64_t seed = 1;
   std::int64_t threads = 0;

@@ -22,6 +22,11 @@ torch::Device device_by_name(const std::string& name) {
   return gpu && operators ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
 }
 
+std::string precision_on(const std::string& precision, torch::Device device) {
+  if (precision != "auto") return precision;
+  return device.is_cuda() ? "bf16" : "fp32";
+}
+
 std::int64_t memory_in_use(torch::Device device) {
   if (!device.is_cpu()) {
     const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nn/cost.h"
+#include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
 #include "train/trainer_state.h"
 
@@ -44,21 +45,6 @@ AdamWOptions adamw_options(const TrainConfig& config) {
 
 double clip_factor(double norm, double bound) { return bound > 0 && norm > bound ? bound / norm : 1; }
 
-// Not in training mode for the time of a scope.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(const nn::Model& model) : model_(model), training_(model->is_training()) {
-    model_->eval();
-  }
-  ~EvaluationMode() { model_->train(training_); }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  nn::Model model_;
-  bool training_;
-};
-
 }  // namespace
 
 Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
@@ -71,6 +57,8 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
       schedule_(schedule_of(config_)),
       guards_(kWatched, SpikeGuard(config_.guard.window, config_.guard.sigmas)),
       checkpoints_(config_.output.folder, config_.output.keep_last) {
+  // Settled, so that a run that is resumed compares what it was trained in, not how that was asked for.
+  config_.precision = precision_on(config_.precision, device_);
   if (device_.is_cuda() && config_.precision == "fp32") {
     throw Error(
         "option 'precision': expected bf16 on a GPU, whose operators take 16-bit types, got fp32 (or set "
@@ -126,10 +114,14 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
     initialised_ = std::move(loaded.initialised);
   }
   model_->to(device_);
+  model_->lay_out_weights();
   // Masters are made from the fp32 weights, before these are rounded.
   const bool half = config_.precision == "bf16";
   optimizer_ = std::make_unique<AdamW>(model_->parameter_groups(), adamw_options(config_), half);
-  if (half) model_->to(torch::kBFloat16);
+  if (half) {
+    model_->to(torch::kBFloat16);
+    model_->lay_out_weights();
+  }
   model_->train();
 }
 
@@ -150,7 +142,13 @@ void Trainer::set_learning(nn::Phase phase) {
   model_->set_learning(nn::ParameterKind::indexer, phase != nn::Phase::dense);
 }
 
-std::vector<Batch> Trainer::next_batches() {
+std::vector<Batch> Trainer::take_batches() {
+  if (ready_.empty()) ready_ = read_batches();
+  place_ = packer_.state();
+  return std::exchange(ready_, {});
+}
+
+std::vector<Batch> Trainer::read_batches() {
   const std::int64_t rows = config_.batch.tokens / config_.data.length;
   std::vector<Batch> batches;
   for (std::int64_t first = 0; first < rows; first += config_.batch.rows) {
@@ -179,6 +177,7 @@ Trainer::Sums Trainer::run_backward(const std::vector<Batch>& batches, StepRepor
                                           .phase = report.phase,
                                           .want_kl = report.phase != nn::Phase::dense,
                                           .want_stats = report.logged && first,
+                                          .deterministic = config_.deterministic,
                                           .checkpoint_activations = config_.checkpoint_activations};
     at::Tensor objective;
     nn::ModelLoss result;
@@ -217,8 +216,10 @@ StepReport Trainer::one_step() {
     operations_.clear();
   }
   set_learning(report.phase);
-  const std::vector<Batch> batches = next_batches();
+  const std::vector<Batch> batches = take_batches();
   const Sums sums = run_backward(batches, report);
+  // A GPU is still at work on what was enqueued: the time to read what comes next.
+  if (device_.is_cuda() && report.step < config_.steps()) ready_ = read_batches();
 
   // One wait for the device a step: all numbers come over together.
   const at::Tensor numbers =
@@ -238,8 +239,8 @@ StepReport Trainer::one_step() {
   }
   optimizer_->zero_gradients();
   ++step_;
-  report.epoch = static_cast<double>(packer_.state().epoch) +
-                 static_cast<double>(packer_.state().index) / static_cast<double>(data_.documents());
+  report.epoch = static_cast<double>(place_.epoch) +
+                 static_cast<double>(place_.index) / static_cast<double>(data_.documents());
   report.floating_point = operations(batches, report.phase);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
@@ -268,7 +269,7 @@ void Trainer::check_finite(const StepReport& report, const std::vector<Batch>& b
 std::string Trainer::first_not_finite_block(const StepReport& report,
                                             const std::vector<Batch>& batches) const {
   const torch::NoGradGuard no_grad;
-  const EvaluationMode evaluation(model_);
+  const nn::EvaluationMode evaluation(model_);
   std::string culprit;
   for (const Batch& batch : batches) {
     nn::Model model = model_;
@@ -326,7 +327,7 @@ double Trainer::operations(const std::vector<Batch>& batches, nn::Phase phase) {
 double Trainer::validation_loss() {
   if (!validation_) throw Error("option 'data.validation': expected a dataset, got none");
   const torch::NoGradGuard no_grad;
-  const EvaluationMode evaluation(model_);
+  const nn::EvaluationMode evaluation(model_);
   data::Packer packer(*validation_, config_.data.length, 0, data::Order::as_written);
   double sum = 0;
   std::int64_t predictions = 0, tokens = 0;
@@ -350,7 +351,7 @@ double Trainer::validation_loss() {
 }
 
 void Trainer::sample() {
-  const EvaluationMode evaluation(model_);
+  const nn::EvaluationMode evaluation(model_);
   const std::uint64_t seed =
       static_cast<std::uint64_t>(config_.seed) * 1'000'003 + static_cast<std::uint64_t>(step_);
   const SampleOptions options{.prompt = config_.output.sample_prompt,
@@ -363,11 +364,10 @@ void Trainer::sample() {
 OrderedJson Trainer::state() const {
   OrderedJson guards = OrderedJson::array();
   for (const SpikeGuard& guard : guards_) guards.push_back(guard.history());
-  const data::PackerState& place = packer_.state();
   return {{"step", step_},
           {"config", to_toml(config_)},
           {"dataset_fingerprint", data_.fingerprint()},
-          {"data", {{"epoch", place.epoch}, {"index", place.index}, {"offset", place.offset}}},
+          {"data", {{"epoch", place_.epoch}, {"index", place_.index}, {"offset", place_.offset}}},
           {"random", random_state()},
           {"spikes", spikes_},
           {"guards", guards}};
@@ -392,10 +392,11 @@ void Trainer::restore(std::int64_t step) {
     bad_file(config_.data.train, "the dataset of the run that is resumed", "another one");
   }
   checkpoints_.read_optimizer(step, optimizer_->state());
-  optimizer_->masters_to_model();
+  optimizer_->take_state();
   const Json& place = state.at("data");
   packer_.restore({place.at("epoch").get<std::int64_t>(), place.at("index").get<std::int64_t>(),
                    place.at("offset").get<std::int64_t>()});
+  place_ = packer_.state();
   set_random_state(state.at("random").get<std::string>());
   for (std::size_t i = 0; i < kWatched; ++i) {
     guards_[i].restore(state.at("guards").at(i).get<std::vector<double>>());

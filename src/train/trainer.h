@@ -103,7 +103,8 @@ class Trainer {
   void build_model(const std::filesystem::path& from, bool resume);
   void set_learning(nn::Phase phase);
   StepReport one_step();
-  std::vector<Batch> next_batches();
+  std::vector<Batch> take_batches();  // of the next step
+  std::vector<Batch> read_batches();
   Sums run_backward(const std::vector<Batch>& batches, StepReport& report);
   void check_finite(const StepReport& report, const std::vector<Batch>& batches) const;
   std::string first_not_finite_block(const StepReport& report, const std::vector<Batch>& batches) const;
@@ -121,6 +122,8 @@ class Trainer {
   std::optional<data::Dataset> validation_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   data::Packer packer_;
+  std::vector<Batch> ready_;  // read ahead for the next step; empty: nothing was
+  data::PackerState place_;   // in the data, behind the step that was taken last
   nn::Model model_{nullptr};
   std::vector<std::string> initialised_;
   std::unique_ptr<AdamW> optimizer_;
@@ -148,6 +151,9 @@ std::string sample_text(nn::Model& model, const data::Tokenizer& tokenizer, cons
 // The device that a name means; "cuda" without a GPU, or without the CUDA operators, is an error that says
 // so.
 torch::Device device_by_name(const std::string& name);
+
+// What the option precision means on a device: "auto" is bf16 on a GPU, fp32 on a CPU.
+std::string precision_on(const std::string& precision, torch::Device device);
 
 // Bytes in use: of a GPU the most that tensors took so far, of a CPU what the process holds now.
 std::int64_t memory_in_use(torch::Device device);

@@ -13,9 +13,9 @@ constexpr char kDigits[] = "0123456789abcdef";
 
 // What may differ between a run and its continuation. The dataset's content is compared by itself.
 bool may_change(const std::string& key) {
-  static const std::vector<std::string> keys = {"threads",           "device",     "checkpoint_activations",
-                                                "guard.skip_spikes", "data.train", "data.validation",
-                                                "model.from"};
+  static const std::vector<std::string> keys = {
+      "threads",           "device",     "deterministic",   "checkpoint_activations",
+      "guard.skip_spikes", "data.train", "data.validation", "model.from"};
   return key.starts_with("output.") || std::ranges::find(keys, key) != keys.end();
 }
 

@@ -55,7 +55,7 @@ TEST(TrainConfig, MistakesInAFileAreNamed) {
   complain("[spans]\ndense = 1.5\n", {"spans.dense", "a whole number", "1.5"});
   complain("[spans]\ndense = [1]\n", {"spans.dense", "a list"});
   complain("[guard]\nskip_spikes = 1\n", {"guard.skip_spikes", "true or false", "1"});
-  complain("precision = \"fp16\"\n", {"precision", "fp32 or bf16", "fp16"});
+  complain("precision = \"fp16\"\n", {"precision", "auto, fp32 or bf16", "fp16"});
   complain("[model]\npreset = \"smal\"\n", {"model.preset", "did you mean 'small'"});
   complain("[spans\n", {"x.toml", "line 1", "TOML"});
   complain("seed = 1\nseed = 2\n", {"line 2"});

@@ -7,6 +7,7 @@
 
 #include "data/dataset.h"
 #include "model/temporary_folder.h"
+#include "torch/ops.h"
 #include "train/trainer.h"
 
 namespace gsa::train::testing {
@@ -55,6 +56,13 @@ inline std::map<std::string, at::Tensor> weights_of(Trainer& trainer) {
   for (const auto& item : trainer.model()->named_buffers())
     weights[item.key()] = item.value().detach().clone();
   return weights;
+}
+
+// Why a device cannot be tested here; empty: it can.
+inline std::string missing_for(const std::string& device) {
+  if (device == "cpu") return "";
+  if (!ops::built_with_cuda()) return "libgsa.so is built without the CUDA operators";
+  return torch::cuda::is_available() ? "" : "no CUDA device";
 }
 
 // Names whose bits differ.

@@ -16,6 +16,7 @@ namespace {
 
 using gsa::testing::expect_error;
 using testing::differences;
+using testing::missing_for;
 using testing::run_until;
 using testing::small_run;
 using testing::TemporaryFolder;
@@ -74,6 +75,7 @@ struct Resumed {
   const char* name;
   const char* precision;
   bool checkpoint_activations;
+  const char* device = "cpu";
 };
 
 class Resume : public ::testing::TestWithParam<Resumed> {};
@@ -81,11 +83,13 @@ class Resume : public ::testing::TestWithParam<Resumed> {};
 // Stopped after every possible step, across both switches: the end is the same to the bit, and so is every
 // loss.
 TEST_P(Resume, IsBitForBit) {
+  if (const std::string missing = missing_for(GetParam().device); !missing.empty()) GTEST_SKIP() << missing;
   const TemporaryFolder folder;
   std::vector<double> losses, again;
   const auto config_of = [&](const char* name, bool second) {
     TrainConfig config = small_run(folder, name);
     config.precision = GetParam().precision;
+    config.device = GetParam().device;
     config.checkpoint_activations = second && GetParam().checkpoint_activations;
     config.guard.window = 8;
     return config;
@@ -116,8 +120,56 @@ TEST_P(Resume, IsBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Trainer, Resume,
                          ::testing::Values(Resumed{"fp32", "fp32", false}, Resumed{"bf16", "bf16", false},
-                                           Resumed{"recomputed", "fp32", true}),
+                                           Resumed{"recomputed", "fp32", true},
+                                           Resumed{"cuda", "auto", false, "cuda"},
+                                           Resumed{"cuda_recomputed", "bf16", true, "cuda"}),
                          [](const auto& given) { return given.param.name; });
+
+TEST(Trainer, PrecisionFollowsTheDevice) {
+  const TemporaryFolder folder;
+  const Trainer here(small_run(folder, "cpu"), false);
+  EXPECT_EQ(here.config().precision, "fp32");
+  if (const std::string missing = missing_for("cuda"); !missing.empty()) GTEST_SKIP() << missing;
+  TrainConfig config = small_run(folder, "cuda");
+  config.device = "cuda";
+  Trainer there(config, false);
+  EXPECT_EQ(there.config().precision, "bf16");
+  for (const at::Tensor& parameter : there.model()->parameters()) {
+    ASSERT_EQ(parameter.scalar_type(), torch::kBFloat16);
+    ASSERT_TRUE(parameter.is_cuda());
+  }
+  config.precision = "fp32";
+  config.output.folder = (folder / "wide").string();
+  expect_error([&] { Trainer(config, false); }, {"precision", "bf16 on a GPU", "fp32"});
+}
+
+// Rows of one document each, long enough that dense attention goes the fast way on a GPU.
+TEST(Trainer, LearnsOnAGpu) {
+  if (const std::string missing = missing_for("cuda"); !missing.empty()) GTEST_SKIP() << missing;
+  const TemporaryFolder folder;
+  write_dataset(folder / "data", 200);
+  for (const bool deterministic : {true, false}) {
+    TrainConfig config = small_run(folder, deterministic ? "ordered" : "free");
+    config.device = "cuda";
+    config.deterministic = deterministic;
+    config.data.length = 256;
+    config.batch.tokens = 2048;
+    config.batch.rows = 4;
+    config.spans.dense = 20;
+    config.spans.warmup = 10;
+    config.spans.sparse = 20;
+    std::vector<double> losses, kl;
+    TrainEvents events;
+    events.step = [&](const StepReport& r) {
+      if (r.loss) losses.push_back(*r.loss);
+      if (!r.kl.empty()) kl.push_back(r.kl[0]);
+    };
+    Trainer trainer(config, false, events);
+    EXPECT_TRUE(trainer.run());
+    EXPECT_LT(losses.back(), 0.8 * losses.front());
+    EXPECT_LT(kl.back(), kl.front());
+  }
+}
 
 TEST(Trainer, AFinishedRunResumesToNothing) {
   const TemporaryFolder folder;
