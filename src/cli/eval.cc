@@ -1,0 +1,344 @@
+// gsa eval: perplexity, attention sinks and the quality of the selection of a model on a text.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/eval_tables.h"
+#include "cli/interrupt.h"
+#include "cli/model_options.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "core/file.h"
+#include "core/suggest.h"
+#include "eval/charts.h"
+#include "eval/evaluate.h"
+#include "eval/report_json.h"
+#include "gsa/error.h"
+#include "nn/cost.h"
+#include "nn/model_io.h"
+#include "torch/tensor_checks.h"
+#include "train/trainer.h"
+
+namespace gsa::cli {
+namespace {
+
+using namespace gsa::eval;
+
+struct Options {
+  ModelOptions model;  // the folder, and what is changed of its configuration
+  std::string data, text, phase, json, plots;
+  bool join = false;
+  std::vector<std::string> measures;
+  std::vector<std::int64_t> lengths;
+  std::int64_t stride = 0, tokens = 0, batch_tokens = 8192;
+  std::string device = "auto", dtype = "auto";
+  std::int64_t threads = 0;
+};
+
+constexpr std::int64_t kUsualLength = 4096;
+
+constexpr const char* kLesson = R"(
+perplexity   How well the model predicts the text: exp of the mean of -log p over all tokens but a document's first, and
+             the same over the text's bytes, which compares between tokenizers. Windows start every --stride tokens;
+             each counts what no window before it has counted.
+sinks        The share of attention that goes to the first token, by layer and head; the means of the gates; the largest
+             magnitude in the residual stream, and at which token of its window it stands.
+selection    "kept": the share of dense attention's mass that falls on the selected keys; "choosing": the share of queries
+             that leave keys out, and the mass that "theirs" keep; how many keys queries take; and "∪ 16": the keys that
+             16 neighbouring queries select together, over the keys of one. In --phase warmup attention is dense and the
+             selection is the one that the indexer would make.
+
+Memory grows linearly with --length. docs/evaluation.md has the formulas.
+
+Examples
+  gsa eval runs/book/latest --data data/valid
+  gsa eval runs/book/latest --text chapter.txt --measure perplexity --length 1024 --stride 256
+  gsa eval runs/book/latest --data data/valid --join --length 1024,4096,16384 --extend 16 --tokens 200000
+  gsa eval runs/book/latest --data data/valid --measure selection --k 64 --k-min 16 --k-max 128
+  gsa eval runs/book/latest --data data/valid --json result.json --plots plots/
+)";
+
+// Thrown out of the evaluation when the user wants to stop.
+struct Stopped {};
+
+void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  throw Error(
+      concat(option, ": expected ", alternatives(choices), ", got ", with_suggestion(value, choices)));
+}
+
+void check(const Options& options) {
+  if (options.data.empty() == options.text.empty()) {
+    throw Error(
+        concat("expected --data DATASET or --text FILE, got ", options.data.empty() ? "neither" : "both"));
+  }
+  if (options.join && options.data.empty()) {
+    throw Error("--join: expected --data, whose documents it joins, got --text, which is one document");
+  }
+  check_choice("--device", options.device, {"auto", "cpu", "cuda"});
+  check_choice("--dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"});
+  for (const std::string& measure : options.measures) {
+    check_choice("--measure", measure, {"perplexity", "sinks", "selection"});
+  }
+  for (const std::int64_t length : options.lengths) {
+    if (options.stride > length) {
+      throw Error(
+          concat("--stride: expected at most ", length, ", the shortest --length, got ", options.stride));
+    }
+  }
+}
+
+std::optional<DType> chosen_dtype(const Options& options, const torch::Device& device) {
+  if (device.is_cuda() && options.dtype == "float32") {
+    throw Error(
+        "--dtype: expected bfloat16 or float16 on a GPU, whose operators take 16-bit types, got float32 (or "
+        "use "
+        "--device cpu)");
+  }
+  if (options.dtype == "auto") return device.is_cuda() ? std::optional(DType::bf16) : std::nullopt;
+  return options.dtype == "float32" ? DType::f32 : options.dtype == "bfloat16" ? DType::bf16 : DType::f16;
+}
+
+bool has_tokenizer(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "tokenizer.model") ||
+         std::filesystem::exists(folder / "tokenizer_config.json");
+}
+
+std::unique_ptr<Documents> open_documents(const Options& options) {
+  const std::filesystem::path folder = options.model.folder;
+  if (!options.text.empty()) {
+    if (!has_tokenizer(folder)) {
+      bad_file(folder.string(),
+               "a tokenizer beside the weights, for --text (tokenizer.model, or a byte model's "
+               "tokenizer_config.json)",
+               "none (--data takes a dataset that brings its own)");
+    }
+    return file_document(options.text, data::load_tokenizer(folder));
+  }
+  auto documents = dataset_documents(options.data, options.join ? Joining::all : Joining::none);
+  // Without a tokenizer of its own the model can only be asked about the size of its vocabulary.
+  if (has_tokenizer(folder) &&
+      data::load_tokenizer(folder)->fingerprint() != documents->tokenizer().fingerprint()) {
+    bad_file(options.data, concat("a dataset of the tokenizer in ", folder.string()),
+             concat("one of another tokenizer (gsa tokenize --tokenizer ", folder.string(),
+                    " makes one that fits)"));
+  }
+  return documents;
+}
+
+EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& config) {
+  EvaluateOptions result;
+  if (!options.phase.empty()) result.phase = nn::phase_by_name(options.phase);
+  const nn::Phase usual = config.attention.sparse ? nn::Phase::sparse : nn::Phase::dense;
+  const auto asked = [&](const char* name) {
+    return std::find(options.measures.begin(), options.measures.end(), name) != options.measures.end();
+  };
+  const bool all = options.measures.empty();
+  result.perplexity = all || asked("perplexity");
+  result.sinks = all || asked("sinks");
+  result.selection = asked("selection") || (all && result.phase.value_or(usual) != nn::Phase::dense);
+  result.windows.batch_tokens = options.batch_tokens;
+  result.windows.predictions = options.tokens;
+  return result;
+}
+
+std::vector<std::int64_t> lengths_of(const Options& options, const nn::ModelConfig& config) {
+  if (options.lengths.empty()) return {std::min(config.max_positions, kUsualLength)};
+  std::vector<std::int64_t> lengths = options.lengths;
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
+}
+
+Report evaluate_at(std::int64_t length, const Options& options, nn::Model& model,
+                   const Documents& documents) {
+  EvaluateOptions how = evaluate_options(options, model->config());
+  how.windows.length = length;
+  how.windows.stride = options.stride > 0 ? options.stride : std::max<std::int64_t>(1, length / 2);
+  const std::int64_t total = WindowReader(documents, how.windows).predictions();
+  Progress progress(concat("windows of ", grouped(length)), total);
+  how.progress = [&](std::int64_t done, std::int64_t) {
+    if (interrupted()) throw Stopped();
+    // The last window may bring more than was asked for.
+    progress.update(done, concat(grouped(std::min(done, total)), " of ", grouped(total), " tokens"));
+  };
+  return evaluate(model, documents, how);
+}
+
+struct Subject {
+  nn::Model model{nullptr};
+  std::string system, device, dtype;
+  std::int64_t parameters = 0;
+};
+
+Subject load_subject(const Options& options) {
+  const nn::ModelConfig config = chosen_config(options.model);
+  const torch::Device device = train::device_by_name(options.device);
+  const nn::LoadOptions how{.config = config,
+                            .missing = nn::MissingParts::refuse,
+                            .dtype = chosen_dtype(options, device),
+                            .device = device};
+  Subject subject;
+  subject.model = nn::load_model(options.model.folder, how).model;
+  const auto system = nn::system_of(config.attention);
+  subject.system = system ? nn::name_of(*system) : "an ablation";
+  subject.device = device.str();
+  subject.dtype =
+      name_of(binding::dtype_of("eval", "model", subject.model->output_weight(), /*allow_float32=*/true));
+  subject.parameters = nn::count_model(config).total();
+  return subject;
+}
+
+void write_file(const std::filesystem::path& path, const std::string& content) {
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+OrderedJson to_json(const Options& options, const Subject& subject, const Documents& documents,
+                    const std::vector<Report>& reports) {
+  OrderedJson json;
+  json["model"] = options.model.folder;
+  json["system"] = subject.system;
+  json["parameters"] = subject.parameters;
+  json["device"] = subject.device;
+  json["dtype"] = subject.dtype;
+  json["data"] = documents.name();
+  json["documents"] = documents.count();
+  for (const Report& report : reports) json["reports"].push_back(eval::to_json(report));
+  return json;
+}
+
+void print_heading(const Options& options, const Subject& subject, const Documents& documents,
+                   const std::vector<std::int64_t>& lengths, std::ostream& out) {
+  out << concat("model   ", options.model.folder, ": ", subject.system, ", ", grouped(subject.parameters),
+                " parameters, ", subject.dtype, " on ", subject.device, "\n", "data    ", documents.name(),
+                ": ", grouped(documents.count()), documents.count() == 1 ? " document" : " documents",
+                options.join ? ", joined" : "", "\n");
+  const nn::ModelConfig& config = subject.model->config();
+  if (lengths.back() > config.max_positions) {
+    const std::int64_t factor = (lengths.back() + config.max_positions - 1) / config.max_positions;
+    out << concat("note    ", grouped(lengths.back()), " tokens are beyond the ",
+                  grouped(config.max_positions), " the model is meant for; --extend ", factor,
+                  " would stretch its positions\n");
+  }
+  if (options.device == "auto" && subject.device == "cpu" && torch::cuda::is_available()) {
+    out << "note    there is a GPU, but this build has no CUDA operators: evaluating on the CPU\n";
+  }
+  out << std::endl;
+}
+
+int evaluate_model(const Options& options) {
+  check(options);
+  watch_interrupts();
+  if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
+  const std::unique_ptr<Documents> documents = open_documents(options);
+  Subject subject = load_subject(options);
+  const std::vector<std::int64_t> lengths = lengths_of(options, subject.model->config());
+  const bool tables = options.json != "-";
+  if (tables) print_heading(options, subject, *documents, lengths, std::cout);
+  if (!options.plots.empty()) std::filesystem::create_directories(options.plots);
+  std::vector<Report> reports;
+  try {
+    for (const std::int64_t length : lengths) {
+      reports.push_back(evaluate_at(length, options, subject.model, *documents));
+    }
+  } catch (const Stopped&) {
+    std::cerr << "gsa eval: interrupted; nothing was written\n";
+    return kInterrupted;
+  }
+  if (tables) print_reports(reports, std::cout);
+  if (!options.json.empty()) {
+    const std::string text = to_json(options, subject, *documents, reports).dump(2) + "\n";
+    tables ? write_file(options.json, text) : void(std::cout << text);
+  }
+  if (!options.plots.empty()) {
+    const std::vector<NamedChart> charts = charts_of(reports);
+    const std::filesystem::path folder = options.plots;
+    for (const NamedChart& chart : charts) write_file(folder / (chart.name + ".svg"), chart.svg);
+    if (tables) std::cout << concat(charts.size(), " plots in ", options.plots, "\n");
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Run& run) {
+  CLI::App* command =
+      app.add_subcommand("eval", "perplexity, attention sinks and selection quality of a model");
+  command->footer(kLesson);
+  auto options = std::make_shared<Options>();
+  command->add_option("folder", options->model.folder, "a model folder (config.json and model.safetensors)")
+      ->required();
+  const char* kText = "What to read";
+  command->add_option("--data", options->data, "a dataset's folder (gsa tokenize makes one)")->group(kText);
+  command->add_option("--text", options->text, "a text file, through the tokenizer in the model's folder")
+      ->group(kText);
+  command
+      ->add_flag("--join", options->join, "read the dataset's documents end to end as one, for long windows")
+      ->group(kText);
+  command->add_option("--tokens", options->tokens, "stop after about this many predictions; default: all")
+      ->check(CLI::PositiveNumber)
+      ->group(kText);
+  const char* kMeasures = "What to measure";
+  command
+      ->add_option("--measure", options->measures,
+                   "perplexity, sinks, selection; several between commas. Default: all that the model has")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(kMeasures);
+  command
+      ->add_option(
+          "--length", options->lengths,
+          concat("tokens of a window; several between commas. Default: what the model is meant for, at "
+                 "most ",
+                 kUsualLength))
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::PositiveNumber)
+      ->group(kMeasures);
+  command->add_option("--stride", options->stride, "tokens between windows; default: half of the length")
+      ->check(CLI::PositiveNumber)
+      ->group(kMeasures);
+  command
+      ->add_option("--phase", options->phase,
+                   "attention as in training: dense, warmup or sparse; default: sparse where the model is")
+      ->group(kMeasures);
+  const char* kChanges = "Changes to the model";
+  command->add_option("--k", options->model.k, "keys a query attends to (k_base)")->group(kChanges);
+  command->add_option("--k-min", options->model.k_min, "lower bound of k")->group(kChanges);
+  command->add_option("--k-max", options->model.k_max, "upper bound of k")->group(kChanges);
+  command
+      ->add_option("--budget", options->model.budget,
+                   "how k follows the scores' variance: inverse, proportional or fixed")
+      ->group(kChanges);
+  command->add_option("--extend", options->model.extend, "YaRN to this many times the trained length")
+      ->group(kChanges);
+  const char* kHow = "How to run";
+  command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str()->group(kHow);
+  command
+      ->add_option("--dtype", options->dtype,
+                   "float32, bfloat16 or float16; auto: as stored, on a GPU bfloat16")
+      ->capture_default_str()
+      ->group(kHow);
+  command->add_option("--batch-tokens", options->batch_tokens, "windows that fit in this are read together")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(kHow);
+  command->add_option("--threads", options->threads, "CPU threads; default: one a core")
+      ->check(CLI::PositiveNumber)
+      ->group(kHow);
+  const char* kOutput = "Output";
+  command->add_option("--json", options->json, "all figures into this file; - prints them instead of tables")
+      ->group(kOutput);
+  command->add_option("--plots", options->plots, "charts as SVG files into this folder")->group(kOutput);
+  command->callback([&run, options] { run = [options] { return evaluate_model(*options); }; });
+}
+
+}  // namespace gsa::cli

@@ -1,0 +1,21 @@
+// Charts of evaluations, as SVG.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "eval/evaluate.h"
+
+namespace gsa::eval {
+
+struct NamedChart {
+  std::string
+      name;  // of its file, without an ending: "first-token", or "first-token-4096" among several lengths
+  std::string svg;
+};
+
+// Of what the reports hold, each at another length: perplexity over the length where there are several; first
+// token's share and kept mass by layer and head; gates, largest activations, k_t and unions by layer.
+std::vector<NamedChart> charts_of(const std::vector<Report>& reports);
+
+}  // namespace gsa::eval

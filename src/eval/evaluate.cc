@@ -1,0 +1,125 @@
+#include "eval/evaluate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/file.h"
+#include "gsa/error.h"
+#include "nn/evaluation_mode.h"
+
+namespace gsa::eval {
+namespace {
+
+using at::Tensor;
+
+nn::Phase checked_phase(const nn::Model& model, const EvaluateOptions& options) {
+  const bool sparse = model->config().attention.sparse;
+  const nn::Phase phase = options.phase.value_or(sparse ? nn::Phase::sparse : nn::Phase::dense);
+  if (phase != nn::Phase::dense && !sparse) {
+    bad_argument("eval", "phase", "dense for a model without an indexer", nn::name_of(phase));
+  }
+  if (options.selection && phase == nn::Phase::dense) {
+    bad_argument("eval", "selection", "a model with an indexer, in phase warmup or sparse",
+                 sparse ? "phase dense" : "a model without an indexer");
+  }
+  if (!options.perplexity && !options.sinks && !options.selection) {
+    bad_argument("eval", "options", "perplexity, sinks or selection", "none of them");
+  }
+  return phase;
+}
+
+Tensor tensor_of(std::vector<std::int64_t>& values) {
+  return torch::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kLong);
+}
+
+// Meters of what is wanted, and the observers that feed them.
+class Meters {
+ public:
+  Meters(const nn::ModelConfig& config, const EvaluateOptions& options, nn::Phase phase) : phase_(phase) {
+    if (options.sinks) sinks_.emplace(config);
+    if (options.selection) selection_.emplace(config);
+  }
+
+  nn::ModelForwardOptions forward_options(const Tensor& starts) {
+    nn::ModelForwardOptions options{.cu_seqlens = starts, .phase = phase_};
+    if (sinks_) {
+      options.observe = [this, starts](std::int64_t index, const Tensor& residual) {
+        sinks_->see_residual(index, residual, starts);
+      };
+    }
+    if (sinks_ || selection_) {
+      options.observe_attention = [this](std::int64_t layer, const nn::AttentionView& view) {
+        see_attention(layer, view);
+      };
+    }
+    return options;
+  }
+
+  void report(Report& report) const {
+    if (sinks_) report.sinks = sinks_->result();
+    if (selection_) report.selection = selection_->result();
+  }
+
+ private:
+  void see_attention(std::int64_t layer, const nn::AttentionView& view) {
+    const bool sparse = phase_ == nn::Phase::sparse;
+    std::optional<MaskFacts> facts;
+    if (selection_) {
+      const ComparedSelection selection = compare_with_dense(view);
+      facts = read_masks(view.starts, *view.indexer, {selection.k_t, selection.threshold, selection.tie_cut});
+      selection_->see_attention(layer, view, selection, *facts);
+    } else if (sparse) {
+      facts = read_masks(view.starts, *view.indexer, {view.k_t, view.threshold, view.tie_cut});
+    }
+    // In warm-up the selection is only what would be: attention is paid to everything.
+    if (sinks_) sinks_->see_attention(layer, view, sparse ? &*facts : nullptr);
+  }
+
+  nn::Phase phase_;
+  std::optional<SinkMeter> sinks_;
+  std::optional<SelectionMeter> selection_;
+};
+
+}  // namespace
+
+Report evaluate(nn::Model model, const Documents& documents, const EvaluateOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::int64_t known = model->config().vocab_size, ids = documents.tokenizer().vocab_size();
+  if (ids > known) {
+    bad_file(documents.name(), concat("tokens of a vocabulary of at most ", known, ", the model's"),
+             concat("one of ", ids));
+  }
+  Report report;
+  report.phase = checked_phase(model, options);
+  WindowReader reader(documents, options.windows);
+  report.length = options.windows.length;
+  report.stride = options.windows.stride == 0 ? options.windows.length : options.windows.stride;
+
+  const torch::NoGradGuard no_grad;
+  const nn::EvaluationMode evaluation(model);
+  const torch::Device device = model->output_weight().device();
+  Meters meters(model->config(), options, report.phase);
+  Perplexity perplexity;
+  while (std::optional<WindowBatch> batch = reader.next()) {
+    const Tensor tokens = tensor_of(batch->tokens).to(device);
+    const nn::ModelForwardOptions forward = meters.forward_options(tensor_of(batch->starts));
+    if (options.perplexity) {
+      const Tensor targets = tensor_of(batch->targets).to(device);
+      perplexity.nats += model->loss(tokens, targets, forward).sum.to(at::kDouble).item<double>();
+      perplexity.predictions += batch->predictions;
+      perplexity.text_bytes += batch->text_bytes;
+    } else {
+      model->forward(tokens, forward);
+    }
+    report.windows += batch->windows();
+    report.tokens += batch->starts.back();
+    report.predictions += batch->predictions;
+    if (options.progress) options.progress(report.predictions, reader.predictions());
+  }
+  if (options.perplexity) report.perplexity = perplexity;
+  meters.report(report);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+}  // namespace gsa::eval

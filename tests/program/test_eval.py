@@ -1,0 +1,196 @@
+"""The program `gsa eval`: figures, files, and what it says to mistakes."""
+
+import json
+import math
+import shutil
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+TRAIN = {
+    "data.train": "data",
+    "output.folder": "run",
+    "data.length": 64,
+    "batch.tokens": 128,
+    "batch.rows": 2,
+    "model.k_base": 16,
+    "model.k_min": 4,
+    "model.k_max": 32,
+    "spans.dense": 2,
+    "spans.warmup": 2,
+    "spans.sparse": 2,
+    "device": "cpu",
+}
+MODEL = "run/latest"
+
+
+def train(program, **changes):
+    settings = {**TRAIN, **changes}
+    program.run("train", *(part for key, value in settings.items() for part in ("--set", f"{key}={value}")))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, program_in):
+    """The program in a folder with a text, its dataset, and a model of six steps; tests write beside them."""
+    program = program_in(tmp_path_factory.mktemp("eval"))
+    text = "".join(f"the keeper of lamp {i} walks {i * 7 % 13} steps\nand back to the harbour\n\n" for i in range(60))
+    (program.folder / "words.txt").write_text(text, encoding="utf-8")
+    program.run("tokenize", "words.txt", "--split", "blank-lines", "--output", "data")
+    train(program)
+    return program
+
+
+def evaluate(program, *arguments, status=0):
+    return program.run("eval", *arguments, "--device", "cpu", status=status)
+
+
+def report(program, *arguments):
+    output = evaluate(program, *arguments, "--json", "-")
+    return json.loads(output[output.index("{") :])
+
+
+def test_figures_fit_together(trained):
+    result = report(trained, MODEL, "--data", "data", "--length", "48,24", "--stride", 16)
+    assert result["system"] == "gsa" and result["device"] == "cpu" and result["dtype"] == "float32"
+    assert result["documents"] == 60
+    assert [entry["length"] for entry in result["reports"]] == [24, 48]
+    text = (trained.folder / "words.txt").read_text(encoding="utf-8")
+    for entry in result["reports"]:
+        perplexity = entry["perplexity"]
+        # Every token but a document's first is predicted: its bytes and the mark at the end.
+        assert perplexity["text_bytes"] == pytest.approx(len(text), abs=2 * 60)
+        assert perplexity["predictions"] == perplexity["text_bytes"] + 60
+        assert perplexity["per_token"] == pytest.approx(math.exp(perplexity["nats"] / perplexity["predictions"]))
+        assert perplexity["bits_per_byte"] == pytest.approx(
+            perplexity["nats"] / perplexity["text_bytes"] / math.log(2)
+        )
+        assert 1 < perplexity["per_token"] < 400  # of 258 ids, hardly trained
+        for layer in entry["sinks"]["layers"]:
+            assert all(0 <= share <= 1 for share in layer["first_token"])
+            assert 0 < layer["value_gate"] < 1 and 0 < layer["output_gate"] < 1
+        for layer in entry["selection"]["layers"]:
+            assert all(0 < share <= 1 + 1e-5 for share in layer["kept_mass"])
+            assert 1 <= layer["k_t"]["min"] <= layer["k_t"]["p50"] <= layer["k_t"]["max"] <= 32
+    # Only windows of 48 hold 32 neighbouring queries, and none holds 64.
+    shorter, longer = (entry["selection"]["layers"][0]["union_over_k"] for entry in result["reports"])
+    assert shorter["16"] >= 1 and longer["32"] >= 1
+    assert shorter["32"] is None and longer["64"] is None
+
+
+def test_text_file_and_dataset_agree(trained):
+    one = "a text of its own, told in one document\n"
+    (trained.folder / "one.txt").write_text(one, encoding="utf-8")
+    trained.run("tokenize", "one.txt", "--output", "one")
+    by_text = report(trained, MODEL, "--text", "one.txt", "--measure", "perplexity")["reports"][0]
+    by_data = report(trained, MODEL, "--data", "one", "--measure", "perplexity")["reports"][0]
+    assert by_text["perplexity"] == by_data["perplexity"]
+    assert by_text["perplexity"]["text_bytes"] == len(one)
+    assert "sinks" not in by_text and "selection" not in by_text
+
+
+def test_joined_documents_fill_windows(trained):
+    joined = report(trained, MODEL, "--data", "data", "--join", "--length", 512, "--stride", 512, "--measure", "sinks")
+    assert joined["documents"] == 1
+    entry = joined["reports"][0]
+    assert entry["windows"] == math.ceil(entry["predictions"] / 512)
+    limited = report(trained, MODEL, "--data", "data", "--join", "--length", 128, "--stride", 128, "--tokens", 300)
+    assert limited["reports"][0]["predictions"] == 384
+
+
+def test_changes_to_the_model(trained):
+    def selection(*arguments):
+        common = (MODEL, "--data", "data", "--join", "--length", 128, "--measure", "selection")
+        return report(trained, *common, *arguments)["reports"][0]["selection"]
+
+    few = selection("--k", 4, "--k-min", 4, "--k-max", 4, "--budget", "fixed")
+    many = selection("--k", 64, "--k-min", 64, "--k-max", 64, "--budget", "fixed")
+    assert few["layers"][0]["k_t"]["max"] == 4 and many["layers"][0]["k_t"]["max"] == 64
+    assert few["kept_mass_mean"] < many["kept_mass_mean"]
+    dense = report(trained, MODEL, "--data", "data", "--phase", "dense")["reports"][0]
+    assert dense["phase"] == "dense" and "selection" not in dense
+    half = report(trained, MODEL, "--data", "data", "--dtype", "bfloat16", "--measure", "perplexity")
+    full = report(trained, MODEL, "--data", "data", "--measure", "perplexity")
+    assert half["dtype"] == "bfloat16"
+    assert half["reports"][0]["perplexity"]["nats_per_token"] == pytest.approx(
+        full["reports"][0]["perplexity"]["nats_per_token"], rel=0.02
+    )
+
+
+def test_tables_json_and_plots(trained):
+    files = ("--json", "out.json", "--plots", "plots/a")
+    output = evaluate(trained, MODEL, "--data", "data", "--join", "--length", "32,64", *files)
+    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "∪ 16"):
+        assert part in output
+    assert max(map(len, output.splitlines())) <= 120
+    written = json.loads((trained.folder / "out.json").read_text(encoding="utf-8"))
+    assert len(written["reports"]) == 2
+    plots = sorted((trained.folder / "plots" / "a").glob("*.svg"))
+    assert f"{len(plots)} plots in plots/a" in output
+    assert {"perplexity.svg", "first-token-64.svg", "kept-mass-32.svg", "unions-64.svg"} <= {p.name for p in plots}
+    for plot in plots:
+        assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+
+
+def test_beyond_the_trained_length_is_said(trained):
+    arguments = (MODEL, "--data", "data", "--join", "--length", 2048, "--measure", "perplexity")
+    long = evaluate(trained, *arguments)
+    assert "beyond the 1,024" in long and "--extend 2" in long
+    extended = evaluate(trained, *arguments, "--extend", 2)
+    assert "beyond" not in extended
+
+
+def test_mistakes_get_a_clear_word(trained, tmp_path):
+    def refused(*arguments):
+        return evaluate(trained, *arguments, status=1)
+
+    assert "--data DATASET or --text FILE, got neither" in refused(MODEL)
+    assert "got both" in refused(MODEL, "--data", "data", "--text", "words.txt")
+    assert "--join: expected --data" in refused(MODEL, "--text", "words.txt", "--join")
+    assert "did you mean 'sinks'" in refused(MODEL, "--data", "data", "--measure", "sink")
+    assert "--stride: expected at most 32" in refused(MODEL, "--data", "data", "--length", 32, "--stride", 33)
+    assert "phase" in refused(MODEL, "--data", "data", "--phase", "spares")
+    assert "float32" in refused(MODEL, "--data", "data", "--dtype", "float8")
+    assert "config.json" in refused("data", "--data", "data")  # a folder, but no model's
+    assert "config.json" in refused(tmp_path, "--data", "data")
+    assert "dataset.json" in refused(MODEL, "--data", MODEL)
+    (trained.folder / "empty.txt").write_text("\n \n", encoding="utf-8")
+    assert "an empty or blank file" in refused(MODEL, "--text", "empty.txt")
+    assert "missing.txt" in refused(MODEL, "--text", "missing.txt")
+    assert "unknown option" in evaluate(trained, MODEL, "--dta=data", status=2)
+    assert "folder" in trained.run("eval", status=2)
+
+
+def test_data_of_another_tokenizer_is_refused(trained):
+    trained.run("tokenize", "words.txt", "--train-tokenizer", 300, "--output", "pieces")
+    output = evaluate(trained, MODEL, "--data", "pieces", status=1)
+    assert "another tokenizer" in output and f"--tokenizer {MODEL}" in output
+    # Without a tokenizer of its own a model can still tell that ids are beyond its vocabulary.
+    bare = trained.folder / "bare"
+    shutil.copytree(trained.folder / MODEL, bare)
+    (bare / "tokenizer_config.json").unlink()
+    assert "at most 258" in evaluate(trained, "bare", "--data", "pieces", status=1)
+    assert "perplexity" in evaluate(trained, "bare", "--data", "data")
+    assert "expected a tokenizer" in evaluate(trained, "bare", "--text", "words.txt", status=1)
+
+
+@pytest.mark.parametrize("system", ["standard", "sparse-only", "gated-only"])
+def test_other_systems(trained, system):
+    dense = system in ("standard", "gated-only")
+    changes = {"model.system": system, "output.folder": system, "spans.dense": 2}
+    if dense:
+        # What a dense model would ignore is refused.
+        changes.update({"spans.warmup": 0, "spans.sparse": 0, "model.k_base": 0, "model.k_min": 0, "model.k_max": 0})
+    train(trained, **changes)
+    entry = report(trained, f"{system}/latest", "--data", "data", "--length", 48)["reports"][0]
+    assert ("selection" in entry) == (not dense)
+    assert ("value_gate" in entry["sinks"]["layers"][0]) == (system == "gated-only")
+    assert entry["perplexity"]["per_token"] > 1
+    if dense:
+        refused = evaluate(trained, f"{system}/latest", "--data", "data", "--measure", "selection", status=1)
+        assert "a model without an indexer" in refused
+
+
+def test_help_teaches(trained):
+    output = trained.run("eval", "--help")
+    for part in ("Examples", "gsa eval runs/book/latest", "--stride", "selection", "docs/evaluation.md"):
+        assert part in output
