@@ -30,6 +30,8 @@ class ByteTokenizer final : public Tokenizer {
     return text;
   }
 
+  std::string bytes_of(std::int32_t id) const override { return decode({&id, 1}); }
+
   void save(const std::filesystem::path& folder) const override {
     const OrderedJson config{{"tokenizer_class", "GsaByteTokenizer"},
                              {"vocab_size", kVocabulary},

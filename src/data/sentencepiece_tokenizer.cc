@@ -35,15 +35,28 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
-    for (const std::int32_t id : ids) {
-      if (id < 0 || id >= vocab_size()) {
-        bad_argument("decode", "ids", concat("ids in 0 .. ", vocab_size() - 1), concat(id));
-      }
-    }
+    for (const std::int32_t id : ids) check(id);
     std::string text;
     const auto status = processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
     if (!status.ok()) throw Error(concat("gsa: tokenizer: decoding failed: ", status.ToString()));
     return text;
+  }
+
+  std::string bytes_of(std::int32_t id) const override {
+    check(id);
+    if (processor_.IsControl(id)) return "";
+    const std::string& piece = processor_.IdToPiece(id);
+    if (processor_.IsByte(id))
+      return {static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16))};  // <0xE2>
+    if (processor_.IsUnknown(id)) return decode({&id, 1});
+    constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 stands for a space in pieces
+    std::string bytes;
+    for (std::string_view rest = piece; !rest.empty();) {
+      const bool space = rest.starts_with(kSpace);
+      bytes += space ? ' ' : rest.front();
+      rest.remove_prefix(space ? kSpace.size() : 1);
+    }
+    return bytes;
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -63,6 +76,11 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::uint32_t fingerprint() const override { return crc32c(std::as_bytes(std::span(model_))); }
 
  private:
+  void check(std::int32_t id) const {
+    if (id >= 0 && id < vocab_size()) return;
+    bad_argument("decode", "ids", concat("ids in 0 .. ", vocab_size() - 1), concat(id));
+  }
+
   std::string model_;
   sentencepiece::SentencePieceProcessor processor_;
 };

@@ -27,6 +27,10 @@ class Tokenizer {
   // The text of the ids; marks give nothing. An id outside the vocabulary is an error.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 
+  // The bytes that a token stands for in the middle of a text, which need not be whole characters; none for a
+  // mark. Those of a text's tokens one after the other are the text.
+  virtual std::string bytes_of(std::int32_t id) const = 0;
+
   // Writes what load_tokenizer() reads into a model's folder.
   virtual void save(const std::filesystem::path& folder) const = 0;
 

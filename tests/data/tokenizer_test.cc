@@ -33,6 +33,19 @@ TEST(ByteTokenizer, GivesBytesBack) {
   EXPECT_THROW(tokenizer->decode(std::vector<std::int32_t>{-1}), Error);
 }
 
+std::string bytes_of_all(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
+  std::string bytes;
+  for (const std::int32_t id : ids) bytes += tokenizer.bytes_of(id);
+  return bytes;
+}
+
+TEST(ByteTokenizer, BytesOfTokensAreTheText) {
+  const auto tokenizer = byte_tokenizer();
+  EXPECT_EQ(bytes_of_all(*tokenizer, ids_of(*tokenizer, all_bytes())), all_bytes());
+  EXPECT_EQ(tokenizer->bytes_of(tokenizer->eos()), "");
+  EXPECT_THROW(tokenizer->bytes_of(258), Error);
+}
+
 TEST(ByteTokenizer, IsKeptInAFolder) {
   const TemporaryFolder folder;
   byte_tokenizer()->save(folder.path());
@@ -82,6 +95,17 @@ TEST_F(SentencePiece, GivesAnyTextBack) {
   EXPECT_GE(ids_of(*tokenizer, "1234567").size(), 7u);
   EXPECT_LT(ids_of(*tokenizer, "the keeper of lamp").size(), 10u);
   EXPECT_THROW(tokenizer->decode(std::vector<std::int32_t>{340}), Error);
+}
+
+// Spaces, line ends, characters that only bytes can write, and what is no UTF-8 at all.
+TEST_F(SentencePiece, BytesOfTokensAreTheText) {
+  const auto tokenizer = sentencepiece_tokenizer(*model, "model");
+  for (const std::string text : {"the  keeper\n of lamp 12 ", " Zürich \xF0\x9F\x8C\x8A 灯", "\t"}) {
+    EXPECT_EQ(bytes_of_all(*tokenizer, ids_of(*tokenizer, text)), text);
+  }
+  EXPECT_EQ(tokenizer->bytes_of(tokenizer->bos()), "");
+  EXPECT_EQ(tokenizer->bytes_of(tokenizer->eos()), "");
+  EXPECT_THROW(tokenizer->bytes_of(-1), Error);
 }
 
 TEST_F(SentencePiece, IsKeptInAFolder) {

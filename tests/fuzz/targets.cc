@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "data/dataset.h"
+#include "infer/cache_file.h"
 #include "nn/config_json.h"
 #include "nn/weight_files.h"
 
@@ -60,6 +61,25 @@ void run_dataset(std::string_view bytes) {
     tokens += shard.tokens;
   }
   require(tokens == manifest.tokens && tokens > 0, "shards add up");
+}
+
+void run_cache(std::string_view bytes) {
+  const auto file = std::as_bytes(std::span(bytes.data(), bytes.size()));
+  const infer::CacheFile cache = infer::parse_cache_file(file, "fuzz");
+  // Accepted: it fits itself, and every tensor of a cache of its shape is there with all its bytes.
+  infer::check_fits(cache, cache.shape, cache.model, "fuzz");
+  const auto tokens = static_cast<std::int64_t>(cache.tokens.size());
+  std::size_t total = 0, expected = 0;
+  for (const auto& [name, rows] : cache.rows) total += rows.size();
+  for (const StoredTensor& tensor : infer::cache_tensors(cache.shape, tokens)) {
+    std::int64_t size = size_of(tensor.type);
+    for (const std::int64_t part : tensor.shape) size *= part;
+    expected += static_cast<std::size_t>(size);
+    require(cache.rows.contains(tensor.name), "a tensor of the cache is there");
+  }
+  require(total == expected && tokens > 0, "tensors have all their bytes");
+  require(static_cast<std::int64_t>(total) == tokens * cache.shape.bytes_per_token(),
+          "bytes are as accounted");
 }
 
 const std::vector<std::string> kJsonWords = {"{",
@@ -142,6 +162,29 @@ const std::vector<Target>& targets() {
                        "\"documents\"", "\"text_bytes\"", "\"shards\"", "\"tokens_file\"",
                        "\"documents_file\"", "\"tokens_crc32c\"", "\"documents_crc32c\"", "\"../x\"",
                        "281474976710656"})},
+      {"cache", run_cache,
+       json_words_and({"\"__metadata__\"",
+                       "\"format\"",
+                       "\"gsa-cache\"",
+                       "\"version\"",
+                       "\"1\"",
+                       "\"model\"",
+                       "\"tokens\"",
+                       "\"trailer.crc32c\"",
+                       "\"layers.0.k\"",
+                       "\"layers.0.v\"",
+                       "\"layers.0.index_k\"",
+                       "\"layers.0.index_scale\"",
+                       "\"dtype\"",
+                       "\"shape\"",
+                       "\"data_offsets\"",
+                       "\"I64\"",
+                       "\"I8\"",
+                       "\"U8\"",
+                       "\"F32\"",
+                       "\"BF16\"",
+                       "[1,1,2]"}),
+       true},
   };
   return all;
 }

@@ -1,0 +1,191 @@
+#include "infer/network.h"
+
+#include <cmath>
+#include <utility>
+
+#include "nn/dense_attention.h"
+#include "torch/append.h"
+#include "torch/fused.h"
+#include "torch/ops.h"
+
+namespace gsa::infer {
+
+using at::Tensor;
+
+// What a layer's projections give, ready for attention, [T, ...]; keys and values are in the cache by then.
+struct Network::Inputs {
+  Tensor q;
+  std::optional<ops::IndexerInputs> indexer;  // but for its keys, which lie in the cache
+  ops::OptTensor output_gate;                 // the sigmoid's argument
+};
+
+struct Network::Attended {
+  Tensor out;  // [T, heads, head_size], gated
+  Tensor k_t;  // integers [T]
+};
+
+Network::Network(Weights weights)
+    : weights_(std::move(weights)),
+      rope_(weights_.config.attention.head_size, weights_.config.attention.rope,
+            /*with_attention_factor=*/true) {
+  const at::Device device = weights_.embedding.device();
+  const nn::AttentionConfig& config = weights_.config.attention;
+  frequencies_ = rope_.frequencies_on(device);
+  if (weights_.selects) {
+    indexer_rope_.emplace(config.indexer_rope_size(), config.rope, /*with_attention_factor=*/false);
+    indexer_frequencies_ = indexer_rope_->frequencies_on(device);
+  }
+}
+
+Network::Tables Network::tables(const Tensor& positions) const {
+  const at::ScalarType type = weights_.embedding.scalar_type();
+  Tables tables;
+  tables.rope = rope_.tables(positions, type, frequencies_);
+  if (indexer_rope_) tables.indexer_rope = indexer_rope_->tables(positions, type, indexer_frequencies_);
+  return tables;
+}
+
+Network::Inputs Network::project(std::int64_t n, const Tensor& x, const Tables& tables, const Pass& pass,
+                                 const Cache& cache) const {
+  const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
+  const nn::AttentionConfig& config = weights_.config.attention;
+  const InputColumns& columns = weights_.columns;
+  const std::int64_t output_gate =
+      columns.q + columns.k + columns.v + columns.index_q + columns.index_k + columns.value_gate;
+  const ops::PagedCache pages = cache.pages(n);
+  ops::OptTensor bias;
+  if (layer.input_bias.defined()) bias = layer.input_bias;
+
+  ops::AppendInputs append;
+  append.x = at::linear(x, layer.input, bias);
+  append.cos = tables.rope.cos;
+  append.sin = tables.rope.sin;
+  append.slots = pass.slots;
+  append.k = pages.k;
+  append.v = pages.v;
+  append.q_heads = config.heads;
+  append.value_gate = columns.value_gate;
+  if (weights_.selects) {
+    append.index_cos = tables.indexer_rope.cos;
+    append.index_sin = tables.indexer_rope.sin;
+    append.index_k = pages.index_k;
+    append.index_k_scale = pages.index_k_scale;
+    append.index_heads = config.indexer.heads;
+    append.index_w_column = output_gate + columns.output_gate;
+    append.sigmoid_w = config.indexer.form == ScoreForm::sigmoid;
+  }
+  const ops::Appended appended = ops::append(append);
+
+  Inputs inputs;
+  inputs.q = appended.q;
+  if (columns.output_gate > 0) {
+    inputs.output_gate = append.x.narrow(1, output_gate, columns.output_gate);
+    if (config.output_gate == nn::GateKind::elementwise) {
+      inputs.output_gate = inputs.output_gate->unflatten(1, {config.heads, config.head_size});
+    }
+  }
+  if (pass.sparse) {
+    inputs.indexer.emplace();
+    inputs.indexer->q = appended.index_q;
+    inputs.indexer->w = appended.index_w;
+    if (layer.index_bias.defined()) inputs.indexer->bias = layer.index_bias;
+    inputs.indexer->scale = 1 / std::sqrt(static_cast<double>(config.indexer.head_size));
+    inputs.indexer->form = nn::name_of(config.indexer.form);
+  }
+  return inputs;
+}
+
+Network::Attended Network::attend_pages(std::int64_t n, const Inputs& inputs, const Pass& pass,
+                                        const Cache& cache) const {
+  const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
+  ops::PagedCache pages = cache.pages(n);
+  ops::BudgetOptions budget;
+  if (pass.sparse) {
+    budget = nn::budget_options(weights_.config.attention.budget, layer.mean_variance);
+  } else {
+    pages.index_k.reset();
+    pages.index_k_scale.reset();
+  }
+  std::vector<Tensor> outs, counts;
+  std::int64_t begin = 0;
+  for (const PagedPart& part : pass.parts) {
+    const auto rows = [&](const Tensor& x) {
+      return x.narrow(0, begin, part.sequences * part.queries).unflatten(0, {part.sequences, part.queries});
+    };
+    pages.block_table = part.block_table;
+    pages.lengths = part.lengths;
+    pages.max_length = part.max_length;
+    std::optional<ops::IndexerInputs> indexer;
+    if (pass.sparse) {
+      indexer = inputs.indexer;
+      indexer->q = rows(indexer->q);
+      indexer->w = rows(indexer->w);
+    }
+    ops::OptTensor gate;
+    if (inputs.output_gate) gate = rows(*inputs.output_gate);
+    const ops::Decoded decoded = ops::decode(rows(inputs.q), pages, indexer, budget, gate);
+    outs.push_back(decoded.out.flatten(0, 1));
+    counts.push_back(decoded.k_t.flatten());
+    begin += part.sequences * part.queries;
+  }
+  if (outs.size() == 1) return {outs[0], counts[0]};
+  return {at::cat(outs), at::cat(counts)};
+}
+
+Network::Attended Network::attend_rows(std::int64_t n, const Inputs& inputs, const Pass& pass,
+                                       const Cache& cache) const {
+  const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
+  const Cache::Rows rows = cache.read(n, pass.key_slots);
+  const ops::Layout layout{pass.starts_q, pass.starts_k, std::nullopt};
+  Attended result;
+  if (pass.sparse) {
+    ops::IndexerInputs indexer = *inputs.indexer;
+    indexer.k = rows.index_k;
+    const ops::BudgetOptions budget =
+        nn::budget_options(weights_.config.attention.budget, layer.mean_variance);
+    auto [attention, selection] = ops::sparse_attend(inputs.q, rows.k, rows.v, indexer, budget, {}, layout);
+    result = {attention.out, selection.k_t};
+  } else {
+    // Without a prefix, whole prompts: torch's own kernel may serve.
+    const bool square = at::equal(pass.starts_q, pass.starts_k);
+    const ops::Attention attention = square ? nn::dense_attend(inputs.q, rows.k, rows.v, pass.whole)
+                                            : ops::attend(inputs.q, rows.k, rows.v, {}, {}, layout);
+    result = {attention.out, pass.positions + 1};
+  }
+  if (inputs.output_gate) result.out = ops::gate(result.out, *inputs.output_gate);
+  return result;
+}
+
+Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tensor>& key_sum) const {
+  const double eps = weights_.config.rms_eps;
+  const std::int64_t tokens = pass.tokens.size(0);
+  const Tables tables = this->tables(pass.positions);
+  Tensor x = at::embedding(weights_.embedding, pass.tokens);
+  ops::OptTensor branch;  // what is still to be added to x: the next norm does it
+  for (std::size_t n = 0; n < weights_.layers.size(); ++n) {
+    const LayerWeights& layer = weights_.layers[n];
+    const auto index = static_cast<std::int64_t>(n);
+    Tensor attended;
+    {
+      const ops::Normed normed = ops::rms_norm(x, branch, layer.input_norm, eps);
+      x = normed.sum;
+      const Inputs inputs = project(index, normed.y, tables, pass, cache);
+      const Attended result = pass.parts.empty() ? attend_rows(index, inputs, pass, cache)
+                                                 : attend_pages(index, inputs, pass, cache);
+      if (key_sum) key_sum->add_(result.k_t.sum(at::kLong));
+      attended = result.out.reshape({tokens, -1});
+    }
+    const ops::Normed normed = ops::rms_norm(x, at::linear(attended, layer.output), layer.post_norm, eps);
+    x = normed.sum;
+    branch = at::linear(ops::swiglu(at::linear(normed.y, layer.gate_up)), layer.down);
+  }
+  return x + *branch;
+}
+
+Tensor Network::logits(const Tensor& residual) const {
+  const Tensor hidden = ops::rms_norm(residual, {}, weights_.norm, weights_.config.rms_eps).y;
+  const Tensor logits = at::linear(hidden, weights_.output);
+  return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+}
+
+}  // namespace gsa::infer

@@ -1,0 +1,170 @@
+// append: schema, checks, and the CPU's form. kernels/append/append.h says what it computes.
+#include "torch/append.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include "gsa/error.h"
+#include "torch/parallel.h"
+#include "torch/signatures.h"
+#include "torch/tensor_checks.h"
+
+namespace gsa::binding {
+
+namespace {
+
+constexpr char kOp[] = "append";
+
+using AppendFn = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                    const OptTensor&, const OptTensor&, const Tensor&,
+                                                    const Tensor&, const Tensor&, const OptTensor&,
+                                                    const OptTensor&, std::int64_t, std::int64_t,
+                                                    std::int64_t, std::int64_t, bool);
+
+void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const Shape& shape,
+                const at::Device& device) {
+  check_like(kOp, name, pool, type, shape, device);
+  if (!pool.is_contiguous()) bad_argument(kOp, name, "pages without gaps", "pages with gaps");
+}
+
+void bind_tables(const char* cos_name, const Tensor& cos, const Tensor& sin, std::int64_t tokens,
+                 at::ScalarType type, const at::Device& device) {
+  check_rank(kOp, cos_name, cos, 2, "[T, pairs]");
+  check_like(kOp, cos_name, cos, type, {tokens, cos.size(1)}, device);
+  check_like(kOp, "sin", sin, type, {tokens, cos.size(1)}, device);
+}
+
+const void* data_of(const Tensor& tensor) { return tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr; }
+
+}  // namespace
+
+BoundAppend bind_append(const ops::AppendInputs& in) {
+  check_rank(kOp, "x", in.x, 2, "[T, columns]");
+  check_rank(kOp, "k", in.k, 4, "[pages, page size, key/value heads, d]");
+  const DType dtype = dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
+  const at::ScalarType type = in.x.scalar_type(), real = real_type(dtype);
+  const at::Device device = in.x.device();
+  const std::int64_t tokens = in.x.size(0), pages = in.k.size(0), page = in.k.size(1);
+  check_pool("k", in.k, type, in.k.sizes().vec(), device);
+  check_pool("v", in.v, type, in.k.sizes().vec(), device);
+  check_like(kOp, "slots", in.slots, at::kLong, {tokens}, device);
+  bind_tables("cos", in.cos, in.sin, tokens, real, device);
+  BoundAppend bound;
+  bound.x = in.x.stride(1) == 1 ? in.x : in.x.contiguous();
+  bound.cos = in.cos.contiguous();
+  bound.sin = in.sin.contiguous();
+  bound.slots = in.slots.contiguous();
+  AppendArgs& args = bound.args;
+  args.dtype = dtype;
+  args.tokens = tokens;
+  args.q_heads = in.q_heads;
+  args.kv_heads = in.k.size(2);
+  args.head_size = in.k.size(3);
+  args.pairs = in.cos.size(1);
+  args.index_heads = in.index_heads;
+  args.value_gate = in.value_gate;
+  args.index_w_column = in.index_w_column;
+  args.sigmoid_w = in.sigmoid_w;
+  if (in.x.size(1) > bound.x.stride(0) && tokens > 1) {
+    bad_argument(kOp, "x", "rows that do not overlap", concat("a row stride of ", bound.x.stride(0)));
+  }
+  // One row has no stride that counts.
+  args.x_stride = tokens > 1 ? bound.x.stride(0) : in.x.size(1);
+  args.rows = pages * page;
+  if (in.index_heads > 0) {
+    if (!in.index_k || !in.index_cos || !in.index_sin) {
+      bad_argument(kOp, "index_k", "index_k, index_cos and index_sin, as there are index heads", "None");
+    }
+    check_rank(kOp, "index_k", *in.index_k, 3, "[pages, page size, d]");
+    const std::int64_t size = in.index_k->size(2);
+    check_pool("index_k", *in.index_k, in.index_k_scale ? at::kChar : type, {pages, page, size}, device);
+    if (in.index_k_scale) check_pool("index_k_scale", *in.index_k_scale, at::kFloat, {pages, page}, device);
+    bind_tables("index_cos", *in.index_cos, *in.index_sin, tokens, real, device);
+    bound.index_cos = in.index_cos->contiguous();
+    bound.index_sin = in.index_sin->contiguous();
+    args.index_head_size = size;
+    args.index_pairs = in.index_cos->size(1);
+    args.index_cos = data_of(bound.index_cos);
+    args.index_sin = data_of(bound.index_sin);
+    args.index_k = in.index_k->mutable_data_ptr();
+    if (in.index_k_scale) args.index_scale = in.index_k_scale->mutable_data_ptr<float>();
+  }
+  const auto made = [&](const Shape& shape) { return empty(kOp, "x", shape, type, device); };
+  bound.results.q = made({tokens, args.q_heads, args.head_size});
+  bound.results.index_q = made({tokens, args.index_heads, args.index_head_size});
+  bound.results.index_w = made({tokens, args.index_heads});
+  args.x = data_of(bound.x);
+  args.cos = data_of(bound.cos);
+  args.sin = data_of(bound.sin);
+  args.slots = static_cast<const std::int64_t*>(data_of(bound.slots));
+  args.k = in.k.mutable_data_ptr();
+  args.v = in.v.mutable_data_ptr();
+  args.q = bound.results.q.mutable_data_ptr();
+  args.index_q = bound.results.index_q.mutable_data_ptr();
+  args.index_w = bound.results.index_w.mutable_data_ptr();
+  // Columns are checked here in the words of the tensor; the kernel checks strides.
+  const std::int64_t needed = args.index_heads > 0
+                                  ? args.index_w_column + args.index_heads
+                                  : (args.q_heads + 2 * args.kv_heads) * args.head_size + args.value_gate;
+  if (in.x.size(1) < needed)
+    bad_argument(kOp, "x", concat("at least ", needed, " columns"), concat(in.x.size(1)));
+  return bound;
+}
+
+namespace {
+
+std::tuple<Tensor, Tensor, Tensor> append_cpu_entry(const Tensor& x, const Tensor& cos, const Tensor& sin,
+                                                    const OptTensor& index_cos, const OptTensor& index_sin,
+                                                    const Tensor& slots, const Tensor& k, const Tensor& v,
+                                                    const OptTensor& index_k, const OptTensor& index_k_scale,
+                                                    std::int64_t q_heads, std::int64_t index_heads,
+                                                    std::int64_t value_gate, std::int64_t index_w_column,
+                                                    bool sigmoid_w) {
+  const BoundAppend bound =
+      bind_append({x, cos, sin, index_cos, index_sin, slots, k, v, index_k, index_k_scale, q_heads,
+                   index_heads, value_gate, index_w_column, sigmoid_w});
+  gsa::append(bound.args, TorchParallel());
+  return {bound.results.q, bound.results.index_q, bound.results.index_w};
+}
+
+std::tuple<Tensor, Tensor, Tensor> append_meta(const Tensor& x, const Tensor&, const Tensor&,
+                                               const OptTensor&, const OptTensor&, const Tensor&,
+                                               const Tensor& k, const Tensor&, const OptTensor& index_k,
+                                               const OptTensor&, std::int64_t q_heads,
+                                               std::int64_t index_heads, std::int64_t, std::int64_t, bool) {
+  const c10::SymInt tokens = x.sym_size(0);
+  const c10::SymInt size = index_k ? index_k->sym_size(2) : c10::SymInt(0);
+  return {x.new_empty_symint({tokens, q_heads, k.sym_size(3)}),
+          x.new_empty_symint({tokens, index_heads, size}), x.new_empty_symint({tokens, index_heads})};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  // From x [T, columns], the product of a layer's input with every matrix that reads it, in the order
+  // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries turned by
+  // their positions, and keys (turned), values (gated) and indexer keys (turned) written into the rows
+  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient.
+  m.def(
+      "append(Tensor x, Tensor cos, Tensor sin, Tensor? index_cos, Tensor? index_sin, Tensor slots, "
+      "Tensor(a!) k, Tensor(b!) v, Tensor(c!)? index_k, Tensor(d!)? index_k_scale, *, int q_heads, "
+      "int index_heads=0, int value_gate=0, int index_w_column=0, bool sigmoid_w=True) "
+      "-> (Tensor q, Tensor index_q, Tensor index_w)");
+}
+
+TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("append", &append_cpu_entry); }
+TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("append", &append_meta); }
+
+}  // namespace gsa::binding
+
+namespace gsa::ops {
+
+Appended append(const AppendInputs& in) {
+  static const auto op = binding::find_operator<binding::AppendFn>("gsa::append");
+  auto [q, index_q, index_w] =
+      op.call(in.x, in.cos, in.sin, in.index_cos, in.index_sin, in.slots, in.k, in.v, in.index_k,
+              in.index_k_scale, in.q_heads, in.index_heads, in.value_gate, in.index_w_column, in.sigmoid_w);
+  return {q, index_q, index_w};
+}
+
+}  // namespace gsa::ops

@@ -1,0 +1,155 @@
+// The engine on a GPU: against one full forward pass there, graphs and all. Without a GPU, or without the
+// CUDA operators, skipped.
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "engines.h"
+#include "model/errors.h"
+#include "model/temporary_folder.h"
+
+namespace gsa::infer::testing {
+namespace {
+
+using gsa::testing::expect_error;
+using gsa::testing::TemporaryFolder;
+
+const at::Device kGpu(at::kCUDA, 0);
+
+class OnCuda : public ::testing::TestWithParam<NamedConfig> {
+ protected:
+  void SetUp() override {
+    if (!ops::built_with_cuda()) GTEST_SKIP() << "libgsa.so is built without the CUDA operators";
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+using EngineOnCuda = OnCuda;
+
+EngineOptions on_gpu(std::int64_t chunk = 4096, bool graphs = true) {
+  EngineOptions options;
+  options.dtype = at::kBFloat16;
+  options.device = kGpu;
+  options.page_size = 16;
+  options.cache_bytes = 64 << 20;
+  options.chunk = chunk;
+  options.cuda_graphs = graphs;
+  return options;
+}
+
+// Our error against float64 is at most twice the one that the full pass makes on the GPU in the same type.
+// Both select by scores that are rounded, each in its own order.
+TEST_P(EngineOnCuda, EveryChunkingRoundsNoWorseThanTheFullPass) {
+  nn::Model exact = make_model(GetParam().config);
+  const Tokens tokens = random_tokens(150);
+  const Tensor expected = full_logits(exact, tokens);
+  nn::Model model = make_model(GetParam().config);
+  model->to(kGpu, at::kBFloat16);
+  const double plain = relative_error(full_logits(model, tokens), expected);
+  for (const std::int64_t chunk : {1, 7, 64, 4096}) {
+    Engine engine(exact, on_gpu(chunk));
+    EXPECT_LT(relative_error(stepped_logits(engine, tokens, 130), expected), 2 * plain) << "chunk " << chunk;
+  }
+}
+
+TEST_P(EngineOnCuda, GraphsGiveWhatPlainStepsGive) {
+  nn::Model model = make_model(GetParam().config);
+  const Tokens tokens = random_tokens(100);
+  Engine with(model, on_gpu()), without(model, on_gpu(4096, false));
+  EXPECT_LT(relative_error(stepped_logits(with, tokens, 60), stepped_logits(without, tokens, 60)), 2e-3);
+  // Three sequences run in a graph for four; other lengths, other pages.
+  std::vector<Tensor> results;
+  for (Engine* engine : {&with, &without}) {
+    std::vector<Sequence> sequences;
+    for (int i = 0; i < 3; ++i) sequences.push_back(engine->start());
+    std::vector<Tokens> prompts = {random_tokens(9, 1), random_tokens(70, 2), random_tokens(33, 3)};
+    engine->prefill({{&sequences[0], prompts[0]}, {&sequences[1], prompts[1]}, {&sequences[2], prompts[2]}});
+    std::vector<Tensor> rows;
+    for (std::int64_t step = 0; step < 20; ++step) {
+      rows.push_back(
+          engine->decode({{&sequences[0], step}, {&sequences[1], step + 1}, {&sequences[2], step + 2}})
+              .clone());
+    }
+    results.push_back(torch::cat(rows));
+  }
+  EXPECT_LT(relative_error(results[0], results[1]), 2e-2);
+}
+
+TEST_P(EngineOnCuda, ForkedAndGrownCachesReplayWithOtherPages) {
+  nn::Model model = make_model(GetParam().config);
+  Engine engine(model, on_gpu());
+  const Tokens prompt = random_tokens(37, 1), left = random_tokens(30, 2), right = random_tokens(30, 3);
+  Sequence a = engine.start();
+  engine.prefill({{&a, prompt}});
+  Sequence b = a.fork();
+  std::vector<Tensor> of_a, of_b;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    of_a.push_back(engine.decode({{&a, left[i]}}).clone());
+    of_b.push_back(engine.decode({{&b, right[i]}}).clone());
+  }
+  for (const auto& [tokens, rows] : {std::pair(left, of_a), std::pair(right, of_b)}) {
+    Engine separate(model, on_gpu());
+    Sequence sequence = separate.start();
+    separate.prefill({{&sequence, prompt}});
+    std::vector<Tensor> alone;
+    for (const std::int64_t token : tokens) alone.push_back(separate.decode({{&sequence, token}}).clone());
+    EXPECT_TRUE(torch::equal(torch::cat(alone), torch::cat(rows)));
+  }
+}
+
+TEST_P(EngineOnCuda, AFileGoesOnBitForBit) {
+  const TemporaryFolder folder;
+  nn::Model model = make_model(GetParam().config);
+  Engine engine(model, on_gpu());
+  Sequence sequence = engine.start();
+  engine.prefill({{&sequence, random_tokens(50)}});
+  engine.save(sequence, folder / "cache");
+  Engine other(model, on_gpu());
+  Sequence loaded = other.load(folder / "cache");
+  for (std::int64_t token = 0; token < 5; ++token) {
+    EXPECT_TRUE(torch::equal(engine.decode({{&sequence, token}}), other.decode({{&loaded, token}})));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Systems, EngineOnCuda, ::testing::ValuesIn(nn::testing::four_systems()),
+                         nn::testing::name_of_case);
+
+class CudaEngine : public OnCuda {};
+
+TEST_P(CudaEngine, StepsLeaveMemoryFlatAndFloat32IsRefused) {
+  nn::Model model = make_model(GetParam().config);
+  EngineOptions options = on_gpu();
+  options.count_keys = true;
+  Engine engine(model, options);
+  Sequence sequence = engine.start();
+  engine.prefill({{&sequence, random_tokens(20)}});
+  const auto allocated = [] {
+    return c10::getDeviceAllocator(at::kCUDA)->getDeviceStats(0).allocated_bytes[0].current;
+  };
+  std::int64_t before = 0;
+  for (int step = 0; step < 2000; ++step) {
+    if (step == 200) before = allocated();
+    if (sequence.length() == 120) sequence.truncate(20);
+    engine.decode({{&sequence, step % nn::testing::kVocabulary}});
+  }
+  EXPECT_EQ(allocated(), before);
+  EXPECT_GT(engine.keys_per_query(), 4);
+  EXPECT_LE(engine.keys_per_query(), 20);
+  options.dtype = at::kFloat;
+  expect_error([&] { Engine(model, options); }, {"dtype", "bfloat16 or float16 on a GPU", "Float"});
+}
+
+TEST_P(CudaEngine, EightBitKeysInPrefillAndDecode) {
+  nn::AttentionConfig config = GetParam().config;
+  config.budget = {BudgetMode::fixed, 1000, 1, 1000};  // every key: the selection cannot differ
+  nn::Model model = make_model(config);
+  const Tokens tokens = random_tokens(90);
+  EngineOptions options = on_gpu(32);
+  Engine full(model, options);
+  options.index_int8 = true;
+  Engine reduced(model, options);
+  EXPECT_LT(relative_error(stepped_logits(reduced, tokens, 60), stepped_logits(full, tokens, 60)), 2e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gsa, CudaEngine, ::testing::Values(nn::testing::four_systems()[3]),
+                         nn::testing::name_of_case);
+
+}  // namespace
+}  // namespace gsa::infer::testing
