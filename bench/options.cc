@@ -16,7 +16,9 @@ What is timed
   prefill  a whole sequence, forward: select (scores, budget, exact top-k), then attend (softmax over the selected
            keys). `total` is gsa::sparse_attend, what a user calls; select and attend are timed apart as well.
   train    the same through autograd: forward, then gradients of q, k, v. The backward pass rebuilds the selection.
-  decode   one query against a cache of keys, caches of the processor flushed before each run.
+  decode   one query against a cache of keys, caches of the processor flushed before each run. `total` is
+           gsa::decode on pages of 64 positions in random order; `every key` the same without an indexer, our own
+           dense decoding; `8-bit` with the indexer's keys in eight bits.
   stage    one forward at 128K, for the peak of memory (VmHWM: process, inputs and result included).
 
 The inputs: )",

@@ -1,12 +1,11 @@
 #include "report.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "gsa/error.h"
 #include "gsa/version.h"
+#include "text.h"
 
 namespace gsa::bench {
 
@@ -16,45 +15,10 @@ using json = nlohmann::ordered_json;
 
 constexpr char kNone[] = "-";
 
-std::string format(const char* pattern, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, pattern, value);
-  return text;
-}
-
-// Three or four digits that count.
-std::string duration(double seconds) {
-  const auto [value, unit] = seconds >= 1      ? std::pair(seconds, "s")
-                             : seconds >= 1e-3 ? std::pair(seconds * 1e3, "ms")
-                                               : std::pair(seconds * 1e6, "us");
-  return concat(format(value >= 100 ? "%.0f" : value >= 10 ? "%.1f" : "%.2f", value), " ", unit);
-}
-
-// To a width in characters; text is UTF-8.
-std::string padded(const std::string& text, std::size_t width, bool left) {
-  const auto starts_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
-  const auto length = static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_character));
-  const std::string space(length < width ? width - length : 0, ' ');
-  return left ? text + space : space + text;
-}
-
-struct Cell {
-  std::string text;
-  std::size_t width;
-  bool left = false;
-};
-
-std::string line(const std::vector<Cell>& cells) {
-  std::string text;
-  for (const Cell& cell : cells)
-    text += (text.empty() ? "" : "  ") + padded(cell.text, cell.width, cell.left);
-  return text;
-}
-
 // One order of columns for headings and rows.
 struct Columns {
-  std::string name, shape, union_over_k, first, second, total, gflops, floor, gap, torch, speedup, runs,
-      memory;
+  std::string name, shape, union_over_k, first, second, total, gflops, floor, gap, torch, speedup, every_key,
+      bytes, runs, memory;
 };
 
 std::string table_line(Kind kind, const Columns& c) {
@@ -71,6 +35,10 @@ std::string table_line(Kind kind, const Columns& c) {
     cells.push_back({c.torch, 8});
     cells.push_back({c.speedup, 7});
   }
+  if (kind == Kind::decode) {
+    cells.push_back({c.every_key, 9});
+    cells.push_back({c.bytes, 8});
+  }
   cells.push_back({c.runs, 7});
   return line(cells);
 }
@@ -82,7 +50,7 @@ const char* title(Kind kind) {
     case Kind::train:
       return "Training: a whole sequence, forward and backward";
     case Kind::decode:
-      return "Decoding: one query against a cache (caches of the processor flushed before each run)";
+      return "Decoding: one query against a paged cache (caches of the processor flushed before each run)";
     case Kind::stage:
       return "Memory: one layer's attention stage, forward";
   }
@@ -166,6 +134,8 @@ std::string table_head(Kind kind) {
                       .gap = "gap",
                       .torch = "torch",
                       .speedup = "× torch",
+                      .every_key = "every key",
+                      .bytes = "8-bit",
                       .runs = "runs",
                       .memory = "peak mem."};
   return concat("\n", title(kind), "\n", table_line(kind, names));
@@ -197,6 +167,8 @@ std::string table_row(const Result& result, const Machine& machine) {
                      .gap = format("%.2f", total / floor),
                      .torch = torch != nullptr ? duration(torch->samples.median()) : kNone,
                      .speedup = torch != nullptr ? format("%.2f", torch->samples.median() / total) : kNone,
+                     .every_key = stage(2),
+                     .bytes = stage(3),
                      .runs = runs,
                      .memory = memory});
 }

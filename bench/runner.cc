@@ -1,5 +1,7 @@
 #include "runner.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <algorithm>
 
 #include "dense.h"
@@ -36,6 +38,25 @@ Work work_of(const Case& what, double selected_pairs) {
 
 double count_pairs(const ops::Selection& selection) {
   return static_cast<double>(selection.k_t.sum(at::kLong).item<std::int64_t>());
+}
+
+// The keys of inputs in pages of 64 positions, in random order.
+ops::PagedCache in_pages(const Inputs& x) {
+  constexpr std::int64_t kPage = 64;
+  const std::int64_t keys = x.keys(), pages = keys / kPage;
+  if (pages * kPage != keys) throw Error(concat("decode: ", keys, " keys do not fill pages of ", kPage));
+  const Tensor order = at::randperm(pages, at::make_generator<at::CPUGeneratorImpl>(1), at::kLong);
+  const auto scatter = [&](const Tensor& rows) {
+    const Tensor cut = rows.squeeze(0).unflatten(0, {pages, kPage});
+    return at::empty_like(cut).index_copy_(0, order, cut);
+  };
+  return {.k = scatter(x.k),
+          .v = scatter(x.v),
+          .index_k = scatter(x.indexer.k),
+          .block_table = order.to(at::kInt).unsqueeze(0),
+          .lengths = at::full({1}, keys, at::kInt),
+          .max_length = keys,
+          .index_k_scale = {}};
 }
 
 ops::SparseAttention whole_stage(const Inputs& x) {
@@ -216,9 +237,21 @@ Result Runner::run_decode(const Case& what) {
   progress_.step("select, attend");
   ops::attend(inputs.q, inputs.k, inputs.v, ops::select(inputs.indexer, inputs.budget).mask);
   result.work = work_of(what, time_stages(inputs, flush, result.stages));
-  progress_.step("sparse_attend");
-  whole_stage(inputs);
-  result.total = measure([&] { whole_stage(inputs); }, flush);
+  progress_.step("decode, from pages");
+  ops::PagedCache cache = in_pages(inputs);
+  const auto decode = [&] { ops::decode(inputs.q, cache, inputs.indexer, inputs.budget); };
+  decode();
+  result.total = measure(decode, flush);
+  progress_.step("decode, every key");
+  const auto every_key = [&] { ops::decode(inputs.q, cache, {}, inputs.budget); };
+  every_key();
+  result.stages.push_back({"every key", measure(every_key, flush)});
+  progress_.step("decode, 8-bit index keys");
+  const ops::QuantizedKeys bytes = ops::quantize_index_keys(*cache.index_k);
+  cache.index_k = bytes.values;
+  cache.index_k_scale = bytes.scale;
+  decode();
+  result.stages.push_back({"8-bit keys", measure(decode, flush)});
 
   progress_.step("torch's dense attention");
   dense_decode(dense);

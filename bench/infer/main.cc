@@ -1,0 +1,140 @@
+// gsa_bench_infer: how fast prefill and decoding are beside the standard model. See --help and
+// docs/benchmarks/README.md.
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+
+#include "../machine.h"
+#include "../progress.h"
+#include "../text.h"
+#include "cpu.h"
+#include "gpu.h"
+#include "gsa/error.h"
+#include "gsa/version.h"
+
+namespace gsa::bench {
+
+namespace {
+
+constexpr const char* kLesson = R"(
+On a CPU: one layer of the paper's 1.7B (d 2048, 16/4 heads of 128, SwiGLU 5504, indexer 4 x 64, k = 2048), gsa beside
+the standard layer.
+  attention   score, select, attend and gate (gsa::decode over the pages of the cache), or dense attention
+  layer       the whole block through the engine: norms, projections, cache, attention, SwiGLU
+  by torch    dense attention by at::scaled_dot_product_attention on contiguous tensors; decoding: the faster of grouped
+              heads left to torch and the heads of a group as one block; prefill: the keys before a chunk and those of it
+              in two calls that are not merged. The ratios take whichever dense attention is faster, and the standard
+              layer is then given the difference.
+  The cache holds random rows, so that no long prompt has to be read first; k_t is 2048. Of a prefill, chunks at every
+  quarter of each length are timed, and the others lie between them.
+
+On a GPU (--device cuda): the whole model, 24 layers, random weights, bfloat16. Prefill reads a real prompt of random
+tokens, which is the hardest case (neighbours select independently of each other), and one whose tokens come in runs of
+16. Decoding runs behind the first; where there are several sequences, the others hold random rows. 'attention' is that
+of 24 layers by itself; 'dense by torch' the fastest of cuDNN and FlashAttention, and the standard model is given the
+difference where that is faster than what it ran.
+
+Examples
+  gsa_bench_infer                              4K, 32K, 128K in fp32 and bf16: some minutes on two cores
+  gsa_bench_infer --length 4096 --type fp32    seconds
+  gsa_bench_infer --device cuda                a minute on an H200
+)";
+
+struct Options {
+  std::string device = "cpu", json = "build/bench-infer.json";
+  std::vector<std::int64_t> lengths;
+  std::vector<std::string> types = {"fp32", "bf16"};
+  std::vector<std::int64_t> batches = {1, 8};
+  int threads = 0;
+};
+
+void write_json(const std::string& path, const nlohmann::ordered_json& document) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code failure;
+  if (!folder.empty()) std::filesystem::create_directories(folder, failure);
+  std::ofstream file(path);
+  file << document.dump(2) << "\n" << std::flush;
+  if (!file) throw Error(concat("--json: cannot write ", path));
+}
+
+std::string heading(const Machine& m) {
+  return concat("gsa ", GSA_VERSION, " on ", m.cpu, ", ", m.cores, " cores, ", m.threads, " threads | torch ",
+                m.torch_version, "\nmeasured now: GEMM ", format("%.0f", m.gemm_fp32 * 1e-9),
+                " GFLOPS fp32, ", format("%.0f", m.gemm_bf16 * 1e-9), " bf16 | memory read ",
+                format("%.1f", m.read_bytes * 1e-9), " GB/s");
+}
+
+void run(Options options) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  write_json(options.json, nlohmann::ordered_json::object());  // a path that cannot be written shows at once
+  Progress progress;
+  nlohmann::ordered_json document = {{"gsa", GSA_VERSION}, {"device", options.device}};
+  if (options.device == "cuda") {
+    document["model"] = run_gpu(
+        {.length = options.lengths.empty() ? 131072 : options.lengths.front(), .batches = options.batches},
+        progress);
+  } else {
+    const Machine machine = measure_machine(progress);
+    progress.say(heading(machine));
+    CpuOptions cpu{.lengths = options.lengths, .types = {}};
+    if (cpu.lengths.empty()) cpu.lengths = {4096, 32768, 131072};
+    for (const std::string& type : options.types)
+      cpu.types.push_back(type == "fp32" ? at::kFloat : at::kBFloat16);
+    document["cpu"] = machine.cpu;
+    document["threads"] = machine.threads;
+    document["layer"] = run_cpu(cpu, progress);
+  }
+  write_json(options.json, document);
+  progress.say("\n" + options.json);
+}
+
+}  // namespace
+
+}  // namespace gsa::bench
+
+int main(int argc, char** argv) {
+  gsa::bench::Options options;
+  CLI::App app("Speed of prefill and decoding against the standard model on this machine.",
+               "gsa_bench_infer");
+  app.footer(gsa::bench::kLesson);
+  app.add_option("--device", options.device, "cpu: one layer; cuda: the whole model")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--length", options.lengths,
+                 "Tokens before the one that is decoded, and of a prompt (repeat for more)")
+      ->check(CLI::Range(4096, 1 << 20))
+      ->allow_extra_args(false);
+  app.add_option("--type", options.types, "fp32 or bf16 (repeat for both); a GPU runs bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->allow_extra_args(false);
+  app.add_option("--sequences", options.batches, "On a GPU: sequences decoded together (repeat for more)")
+      ->check(CLI::Range(1, 64))
+      ->allow_extra_args(false);
+  app.add_option("--threads", options.threads, "Threads (default: torch's choice)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--json", options.json, "File for the results")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  const bool gpu = options.device == "cuda";
+  for (const auto& [name, wrong] :
+       {std::pair("--type", gpu), std::pair("--threads", gpu), std::pair("--sequences", !gpu)}) {
+    if (app.count(name) == 0 || !wrong) continue;
+    std::fprintf(stderr, "gsa_bench_infer: %s says nothing with --device %s\n", name, options.device.c_str());
+    return 2;
+  }
+  if (gpu && options.lengths.size() > 1) {
+    std::fprintf(stderr, "gsa_bench_infer: --length: expected one with --device cuda, got %zu\n",
+                 options.lengths.size());
+    return 2;
+  }
+  try {
+    gsa::bench::run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gsa_bench_infer: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

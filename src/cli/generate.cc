@@ -1,0 +1,417 @@
+// gsa generate: text from a model folder.
+#include <torch/torch.h>
+
+#include <cmath>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/generate_output.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "core/file.h"
+#include "gsa/error.h"
+#include "infer/generate.h"
+#include "nn/model_io.h"
+#include "train/trainer.h"
+
+namespace gsa::cli {
+namespace {
+
+using namespace gsa::infer;
+
+struct Options {
+  std::string folder, source;
+  std::vector<std::string> prompts, files;
+  std::optional<double> yarn;
+  std::string device = "auto", dtype = "auto", phase;
+  std::optional<int> index_bits;
+  std::optional<std::int64_t> chunk, cache_mib;
+  std::string load_cache, save_cache;
+  GenerateOptions generate;
+  bool echo = false, json = false, stats = false;
+};
+
+constexpr std::int64_t kMaxPromptBytes = std::int64_t{1} << 32;
+
+constexpr const char* kLesson = R"(
+Prompts are continued, all of them together as one batch. A text ends where the model ends it, before a stop string, or
+after --max-tokens. The seed decides: the same prompt, options and seed give the same text, whatever else is in the batch.
+
+Sampling, in this order: --repetition-penalty, --temperature (0: always the most likely token), --top-k, --top-p, --min-p.
+
+Ctrl-C ends the texts where they are; what was generated stays, --save-cache is still written, and the exit status is 75.
+A second Ctrl-C ends the program at once.
+
+Examples
+  gsa generate runs/book/latest --prompt "The keeper of the lamp"
+  gsa generate model --prompt-file report.txt --stats --max-tokens 400        a progress bar while a long prompt is read
+  head -c 100000 book.txt | gsa generate model - --yarn 8                     beyond the trained length
+  gsa generate model --prompt "Once" --samples 3 --temperature 0.9 --top-p 0.95 --seed 7
+  gsa generate model --prompt "Q: 2+2?\nA:" --prompt "Q: 3+3?\nA:" --stop "\n" --json --logprobs 3
+
+  gsa generate model --prompt-file manual.txt --max-tokens 0 --save-cache manual.cache    read once,
+  gsa generate model --load-cache manual.cache --prompt "How is it cleaned?"              ask often
+)";
+
+// ---- prompts
+
+std::string without_last_line_end(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::string standard_input() {
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+// \n and \t as they are written on a command line.
+std::string unescaped(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+    const char meant = next == 'n' ? '\n' : next == 't' ? '\t' : next == '\\' ? '\\' : '\0';
+    result += meant != '\0' ? meant : text[i];
+    if (meant != '\0') ++i;
+  }
+  return result;
+}
+
+std::vector<std::string> read_prompts(const Options& options) {
+  std::vector<std::string> prompts;
+  for (const std::string& prompt : options.prompts) prompts.push_back(unescaped(prompt));
+  for (const std::string& file : options.files) {
+    prompts.push_back(without_last_line_end(read_file(file, kMaxPromptBytes)));
+  }
+  if (!options.source.empty() && options.source != "-") {
+    throw Error(concat("expected - (standard input) behind the model's folder, got '", options.source,
+                       "'; a text goes behind --prompt, a file behind --prompt-file"));
+  }
+  if (options.source == "-") prompts.push_back(without_last_line_end(standard_input()));
+  if (prompts.empty()) {
+    if (options.load_cache.empty()) {
+      throw Error(
+          "no prompt: --prompt TEXT, --prompt-file FILE, or - for standard input (--prompt \"\" begins a "
+          "text from nothing)");
+    }
+    prompts.emplace_back();  // goes on behind the cache
+  }
+  return prompts;
+}
+
+// ---- lengths
+
+// The model's configuration with the extension that was asked for.
+nn::ModelConfig extended_config(const Options& options) {
+  nn::ModelConfig config = nn::load_config(options.folder);
+  if (options.yarn) nn::extend(config, *options.yarn);
+  return config;
+}
+
+// New tokens that fit behind the longest prompt, at most as many as asked for. A prompt that the model is not
+// meant for is refused, unless --yarn 1 says that no extension is wanted.
+std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& config, std::int64_t prompt) {
+  const std::int64_t wanted = options.generate.max_tokens, meant = config.max_positions;
+  if (prompt + wanted <= meant || options.yarn == 1) return wanted;
+  const double needed = static_cast<double>(prompt + wanted) / static_cast<double>(config.trained_length());
+  const std::string advice =
+      concat("--yarn ", std::ceil(needed), " extends it to ",
+             grouped(static_cast<std::int64_t>(std::ceil(needed)) * config.trained_length()));
+  if (prompt >= meant) {
+    throw Error(concat("the prompt has ", grouped(prompt), " tokens; the model was trained at ",
+                       grouped(config.trained_length()),
+                       meant == config.trained_length() ? "" : concat(" and is extended to ", grouped(meant)),
+                       ". ", advice, "; --yarn 1 goes on without an extension"));
+  }
+  std::cerr << "note: texts end at " << grouped(meant) << " tokens, the prompt's " << grouped(prompt)
+            << " included: the model is not meant for more (" << advice << ")\n";
+  return meant - prompt;
+}
+
+// ---- the model
+
+EngineOptions engine_options(const Options& options, const nn::ModelConfig& config, at::ScalarType stored) {
+  EngineOptions engine;
+  engine.device = train::device_by_name(options.device);
+  if (options.device == "auto" && engine.device.is_cpu() && torch::cuda::is_available()) {
+    std::cerr << "note: there is a GPU, but this build has no CUDA operators: running on the CPU\n";
+  }
+  const bool half = stored == at::kBFloat16 || stored == at::kHalf;
+  engine.dtype = options.dtype == "bfloat16"      ? at::kBFloat16
+                 : options.dtype == "float16"     ? at::kHalf
+                 : options.dtype == "float32"     ? at::kFloat
+                 : engine.device.is_cpu() || half ? stored
+                                                  : at::kBFloat16;
+  if (!options.phase.empty()) engine.phase = nn::phase_by_name(options.phase);
+  if (options.index_bits) {
+    if (*options.index_bits != 8) throw Error(concat("--index-bits: expected 8, got ", *options.index_bits));
+    if (!config.attention.sparse)
+      throw Error("--index-bits: expected a model with an indexer, got a dense one");
+    engine.index_int8 = true;
+  }
+  engine.chunk = options.chunk;
+  if (options.cache_mib) engine.cache_bytes = *options.cache_mib << 20;
+  engine.count_keys = options.stats;
+  return engine;
+}
+
+// A prompt's sequence and the tokens that go behind it.
+struct Input {
+  Sequence sequence;
+  std::vector<std::int64_t> tokens;
+  std::int64_t length() const { return sequence.length() + static_cast<std::int64_t>(tokens.size()); }
+};
+
+Input make_input(Engine& engine, const data::Tokenizer& tokenizer, const Sequence* cached,
+                 const std::string& prompt) {
+  if (cached == nullptr || cached->length() == 0) return {engine.start(), first_tokens(tokenizer, prompt)};
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(prompt, ids);
+  if (!ids.empty()) return {cached->fork(), {ids.begin(), ids.end()}};
+  // Nothing new: the last token is read once more for what follows it.
+  return {cached->fork(cached->length() - 1), {cached->tokens().back()}};
+}
+
+// ---- the work
+
+class Generator {
+ public:
+  explicit Generator(const Options& options) : options_(options), prompts_(read_prompts(options)) {}
+
+  int run() {
+    tokenizer_ = data::load_tokenizer(options_.folder);
+    const nn::ModelConfig config = extended_config(options_);
+    check_prompts(config);
+    nn::Model model = nn::load_model(options_.folder, {.config = config}).model;
+    const at::ScalarType stored = model->output_weight().scalar_type();
+    Engine engine(std::move(model), engine_options(options_, config, stored));
+    make_inputs(engine);
+    std::int64_t longest = 0;
+    for (const Input& input : inputs_) longest = std::max(longest, input.length());
+    GenerateOptions generate = options_.generate;
+    generate.max_tokens = fitting_tokens(options_, config, longest);
+
+    const GenerateResult result = this->generate(engine, generate);
+    const bool stopped = interrupted();
+    if (stopped) std::cerr << "interrupted; what was generated stays\n";
+    if (!options_.save_cache.empty()) save_cache(engine, result.texts.front());
+    if (options_.stats) {
+      const GenerateCosts costs{result.times, engine.cache_use(), engine.keys_per_query(),
+                                engine.weight_bytes()};
+      if (options_.json) {
+        std::cout << json_line(costs) << std::flush;
+      } else {
+        std::cerr << '\n' << describe(costs);
+      }
+    }
+    return stopped ? kInterrupted : 0;
+  }
+
+ private:
+  // Before the weights are read: a prompt that cannot be is refused at once.
+  void check_prompts(const nn::ModelConfig& config) const {
+    if (options_.load_cache.empty()) {
+      std::size_t longest = 0;
+      for (const std::string& prompt : prompts_) {
+        longest = std::max(longest, first_tokens(*tokenizer_, prompt).size());
+      }
+      if (static_cast<std::int64_t>(longest) >= config.max_positions) {
+        fitting_tokens(options_, config, static_cast<std::int64_t>(longest));
+      }
+    }
+    if (!options_.save_cache.empty() && prompts_.size() > 1) {
+      throw Error(concat("--save-cache: expected one prompt, got ", prompts_.size()));
+    }
+    if (options_.generate.sampling.logprobs && !options_.json) {
+      throw Error("--logprobs: expected --json beside it, which has a place for them");
+    }
+    options_.generate.sampling.validate();
+  }
+
+  void make_inputs(Engine& engine) {
+    std::optional<Sequence> cached;
+    if (!options_.load_cache.empty()) cached = engine.load(options_.load_cache);
+    for (const std::string& prompt : prompts_) {
+      inputs_.push_back(make_input(engine, *tokenizer_, cached ? &*cached : nullptr, prompt));
+    }
+  }
+
+  std::vector<std::string> titles() const {
+    const std::int64_t samples = options_.generate.samples;
+    std::vector<std::string> titles;
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      for (std::int64_t sample = 0; sample < samples; ++sample) {
+        std::string title;
+        if (prompts_.size() > 1) title = concat("prompt ", i + 1, " of ", prompts_.size());
+        if (samples > 1) title += concat(title.empty() ? "" : ", ", "sample ", sample + 1, " of ", samples);
+        titles.push_back(title);
+      }
+    }
+    return titles;
+  }
+
+  GenerateResult generate(Engine& engine, const GenerateOptions& generate) {
+    std::vector<Prompt> prompts;
+    std::vector<std::string> openings;
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      prompts.push_back({&inputs_[i].sequence, inputs_[i].tokens});
+      lengths_.push_back(inputs_[i].length());
+      total += static_cast<std::int64_t>(inputs_[i].tokens.size());
+      openings.insert(openings.end(), static_cast<std::size_t>(generate.samples),
+                      options_.echo ? prompts_[i] : "");
+    }
+    TextOutput output(titles(), openings);
+    std::optional<Progress> progress(std::in_place, "reading the prompt", total);
+    const auto index = [&](const GeneratedText& text) {
+      return text.prompt * static_cast<std::size_t>(generate.samples) + static_cast<std::size_t>(text.sample);
+    };
+    GenerateEvents events;
+    events.prefill = [&](std::int64_t done, std::int64_t all) {
+      progress->update(done, concat(grouped(done), " of ", grouped(all), " tokens"));
+      if (done == all) progress.reset();
+    };
+    if (!options_.json) {
+      events.text = [&](const GeneratedText& text, const std::string& more) {
+        output.text(index(text), more);
+      };
+    }
+    events.finished = [&](const GeneratedText& text) {
+      progress.reset();
+      if (options_.json) {
+        std::cout << json_line(text, lengths_[text.prompt], *tokenizer_) << std::flush;
+      } else {
+        output.finished(index(text));
+      }
+    };
+    events.cancelled = [] { return interrupted(); };
+    watch_interrupts();
+    try {
+      return infer::generate(engine, *tokenizer_, prompts, generate, events);
+    } catch (...) {
+      progress.reset();
+      output.close();
+      throw;
+    }
+  }
+
+  // With the last token of the text, which no step has read yet.
+  void save_cache(Engine& engine, const GeneratedText& text) {
+    Sequence& sequence = inputs_.front().sequence;
+    const std::int64_t missing =
+        lengths_.front() + static_cast<std::int64_t>(text.tokens.size()) - sequence.length();
+    if (missing > 1) {
+      std::cerr << "note: " << options_.save_cache << " is not written: the prompt was not read to its end\n";
+      return;
+    }
+    if (missing == 1) {
+      const std::int64_t last = text.tokens.back().id;
+      engine.prefill({{&sequence, {&last, 1}}});
+    }
+    engine.save(sequence, options_.save_cache);
+  }
+
+  const Options& options_;
+  std::vector<std::string> prompts_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::vector<Input> inputs_;
+  std::vector<std::int64_t> lengths_;  // of prompts in tokens, with what was cached before them
+};
+
+void add_sampling_options(CLI::App& command, Options& options) {
+  GenerateOptions& generate = options.generate;
+  SamplingOptions& sampling = generate.sampling;
+  sampling.temperature = 0.8;
+  const char* kGroup = "Sampling";
+  const auto number = [&](const char* name, auto& value, const char* text) {
+    command.add_option(name, value, text)->capture_default_str()->group(kGroup);
+  };
+  number("--max-tokens,-n", generate.max_tokens, "new tokens of a text at most; 0 only reads the prompt");
+  number("--temperature,-t", sampling.temperature, "below 1 surer, above 1 wilder; 0: the most likely token");
+  number("--top-k", sampling.top_k, "of the k most likely tokens only; 0: all");
+  number("--top-p", sampling.top_p, "of the fewest tokens that have this probability together; 1: all");
+  number("--min-p", sampling.min_p, "of tokens at least this share as likely as the most likely one; 0: all");
+  number("--repetition-penalty", sampling.repetition_penalty,
+         "above 1: tokens already there become less likely");
+  number("--seed", sampling.seed, "of all draws");
+  number("--samples", generate.samples, "texts for each prompt");
+  command
+      .add_option("--stop", generate.stops,
+                  "a text that ends it, not shown; any number of times; \\n is a line end")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->group(kGroup);
+  command.add_flag("--ignore-eos", generate.ignore_eos, "go on where the model would end the text")
+      ->group(kGroup);
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Run& run) {
+  CLI::App* command = app.add_subcommand("generate", "continue prompts with a model");
+  command->footer(kLesson);
+  auto options = std::make_shared<Options>();
+  command->add_option("folder", options->folder, "a model folder, with its tokenizer")->required();
+  command->add_option("source", options->source, "-: a prompt from standard input");
+  command
+      ->add_option("--prompt,-p", options->prompts,
+                   "a text to go on from; any number of times; \\n is a line end")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_option("--prompt-file,-f", options->files, "the same from a file, without its last line end")
+      ->take_all()
+      ->allow_extra_args(false);
+  add_sampling_options(*command, *options);
+
+  const char* kModel = "The model and its cache";
+  command
+      ->add_option("--yarn", options->yarn,
+                   "for prompts beyond the trained length: extends it this many times")
+      ->group(kModel);
+  command->add_option("--device", options->device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(kModel);
+  command
+      ->add_option("--dtype", options->dtype,
+                   "bfloat16, float16, float32; auto: as stored, on a GPU bfloat16")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float16", "float32"}))
+      ->capture_default_str()
+      ->group(kModel);
+  command->add_option("--phase", options->phase, "dense: attend to everything, whatever the model selects")
+      ->group(kModel);
+  command->add_option("--index-bits", options->index_bits, "8: indexer keys in 8 bits; default: as the cache")
+      ->group(kModel);
+  command->add_option("--chunk", options->chunk, "tokens of a prompt that are read at a time")->group(kModel);
+  command
+      ->add_option("--cache-limit", options->cache_mib,
+                   "MiB that the cache may take; default: 90 % of what is free")
+      ->check(CLI::PositiveNumber)
+      ->group(kModel);
+  command->add_option("--load-cache", options->load_cache, "go on behind what this file holds")
+      ->group(kModel);
+  command->add_option("--save-cache", options->save_cache, "write prompt and text, as read, to this file")
+      ->group(kModel);
+
+  const char* kOutput = "Output";
+  command->add_flag("--echo", options->echo, "show the prompt before its text")->group(kOutput);
+  command->add_flag("--json", options->json, "a JSON line for each text when it has ended")->group(kOutput);
+  command
+      ->add_option("--logprobs", options->generate.sampling.logprobs,
+                   "with --json: log-probabilities of each token and of the n most likely ones")
+      ->group(kOutput);
+  command->add_flag("--stats", options->stats, "tokens/s, k_t and the cache's size at the end")
+      ->group(kOutput);
+  command->callback([&run, options] {
+    run = [options] {
+      for (std::string& stop : options->generate.stops) stop = unescaped(stop);
+      return Generator(*options).run();
+    };
+  });
+}
+
+}  // namespace gsa::cli

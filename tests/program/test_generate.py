@@ -1,0 +1,215 @@
+"""gsa generate as its users run it, on a tiny model that gsa train has made in a few steps."""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model folder with its tokenizer, meant for 128 bytes."""
+    folder = tmp_path_factory.mktemp("generate")
+    (folder / "text.txt").write_text("the keeper of the lamp walks to the harbour\n" * 400, encoding="utf-8")
+
+    def gsa(*arguments):
+        done = subprocess.run(
+            [os.environ["GSA_PROGRAM"], *arguments], cwd=folder, text=True, capture_output=True, timeout=600
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    gsa("tokenize", "text.txt", "--output", "data")
+    options = {
+        "data.train": "data", "data.length": 128, "batch.tokens": 256, "output.folder": "run",
+        "spans.dense": 20, "spans.warmup": 0, "spans.sparse": 10, "model.k_base": 16, "model.k_min": 8,
+        "model.k_max": 32,
+    }
+    gsa("train", *[f"--set={key}={value}" for key, value in options.items()])
+    model = folder / "model"
+    shutil.copytree((folder / "run" / "latest").resolve(), model)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 128  # the preset's own is longer than what these tests want to exceed
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return str(model)
+
+
+def lines_of(output):
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def generate(gsa, model, *arguments, **options):
+    length = [] if "-n" in arguments else ["-n", 20]
+    return gsa.run("generate", model, *length, *arguments, **options)
+
+
+def texts(gsa, model, *arguments):
+    found = lines_of(generate(gsa, model, "--json", *arguments))
+    return {(line["prompt"], line["sample"]): line for line in found if "text" in line}
+
+
+def test_prompts_come_from_everywhere(gsa, model):
+    (gsa.folder / "prompt.txt").write_text("the keeper\n", encoding="utf-8")
+    by_argument = generate(gsa, model, "--prompt", "the keeper")
+    assert by_argument and by_argument.endswith("\n")
+    assert generate(gsa, model, "--prompt-file", "prompt.txt") == by_argument
+    assert generate(gsa, model, "-", text="the keeper\n") == by_argument
+    assert generate(gsa, model, "--prompt", "the keeper", "--echo") == "the keeper" + by_argument
+    assert generate(gsa, model, "--prompt", "the keeper", "--seed", 1) != by_argument
+    lines = texts(gsa, model, "--prompt", r"a\n\\b")
+    assert lines[0, 0]["prompt_tokens"] == 1 + 4
+
+
+def test_a_batch_gives_each_prompt_its_own_text(gsa, model):
+    prompts = ["the keeper", "of", "walks to the harbour and"]
+    arguments = [word for prompt in prompts for word in ("--prompt", prompt)]
+    together = texts(gsa, model, "--dtype", "float32", "--samples", 2, *arguments)
+    assert sorted(together) == [(i, j) for i in range(3) for j in range(2)]
+    for i, prompt in enumerate(prompts):
+        alone = texts(gsa, model, "--dtype", "float32", "--samples", 2, "--prompt", prompt)
+        for j in range(2):
+            assert together[i, j]["tokens"] == alone[0, j]["tokens"]
+    shown = generate(gsa, model, *arguments)
+    titles = [line for line in shown.splitlines() if line.startswith("── ")]
+    assert titles == [f"── prompt {i} of 3" for i in (1, 2, 3)]
+    wanted = texts(gsa, model, *arguments)
+    for i in range(3):
+        assert "\n".join(wanted[i, 0]["text"].splitlines()) in "\n".join(shown.splitlines())
+
+
+def test_stop_strings_and_endings(gsa, model):
+    whole = texts(gsa, model, "--prompt", "the", "--temperature", 0, "--ignore-eos")[0, 0]
+    assert whole["ending"] == "length" and len(whole["tokens"]) == 20
+    stop = whole["text"][3:5]
+    stopped = texts(gsa, model, "--prompt", "the", "--temperature", 0, "--ignore-eos", "--stop", stop)[0, 0]
+    assert stopped["ending"] == "stop" and stopped["stop"] == stop
+    assert stopped["text"] == whole["text"][: whole["text"].index(stop)]
+
+
+def test_logprobs_are_reported(gsa, model):
+    line = texts(gsa, model, "--prompt", "the", "--temperature", 0, "--logprobs", 3)[0, 0]
+    assert len(line["logprobs"]) == len(line["tokens"])
+    for token, entry in zip(line["tokens"], line["logprobs"]):
+        assert entry["id"] == token and len(entry["top"]) == 3
+        assert entry["top"][0]["id"] == token and entry["logprob"] == entry["top"][0]["logprob"] <= 0
+        assert entry["top"][0]["logprob"] >= entry["top"][1]["logprob"] >= entry["top"][2]["logprob"]
+    assert "--json" in generate(gsa, model, "--prompt", "the", "--logprobs", 3, status=1)
+
+
+def test_stats_say_what_it_cost(gsa, model):
+    shown = generate(gsa, model, "--prompt", "the keeper", "--stats", "--ignore-eos")
+    for pattern in [r"prefill +11 tokens in .* tokens/s", r"decode +19 tokens in .* tokens/s",
+                    r"cache +\d+ tokens in .*, [\d,]+ bytes a token", r"k_t +\d+\.\d+ keys a query"]:
+        assert re.search(pattern, shown), shown
+    stats = lines_of(generate(gsa, model, "--prompt", "the keeper", "--stats", "--json", "--ignore-eos"))[-1]["stats"]
+    assert stats["prefill_tokens"] == 11 and stats["decode_tokens"] == 19
+    assert 1 < stats["keys_per_query"] <= 32
+    # 4 layers, 2 heads of 32 for keys and values, 16 for indexer keys, float32.
+    assert stats["cache_bytes_per_token"] == 4 * (2 * 2 * 32 + 16) * 4
+    small = lines_of(generate(gsa, model, "--prompt", "the", "--stats", "--json", "--index-bits", 8))[-1]["stats"]
+    assert small["cache_bytes_per_token"] == 4 * (2 * 2 * 32 * 4 + 16 + 4)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 50])
+def test_any_chunk_gives_the_same_text(gsa, model, chunk):
+    prompt = "the keeper of the lamp walks to the harbour, and back"
+    whole = texts(gsa, model, "--prompt", prompt, "--temperature", 0)[0, 0]["tokens"]
+    assert texts(gsa, model, "--prompt", prompt, "--temperature", 0, "--chunk", chunk)[0, 0]["tokens"] == whole
+
+
+def test_a_long_prompt_gets_a_clear_word_and_an_extension(gsa, model):
+    (gsa.folder / "long.txt").write_text("the keeper of the lamp " * 10, encoding="utf-8")
+    long = ["--prompt-file", "long.txt"]
+    output = generate(gsa, model, *long, status=1)
+    assert "231 tokens" in output and "trained at 128" in output and "--yarn 2 extends it to 256" in output
+    assert generate(gsa, model, *long, "--yarn", 2)
+    assert generate(gsa, model, *long, "--yarn", 1)
+    assert "--yarn 2" in generate(gsa, model, *long, "--yarn", 1.5, status=1)
+    # A prompt that fits, but not all of the text.
+    output = generate(gsa, model, "--prompt", "x" * 120, "--json", "--ignore-eos")
+    assert "texts end at 128 tokens" in output and len(lines_of(output)[0]["tokens"]) == 7
+
+
+def test_a_cache_is_kept_and_gone_on_from(gsa, model):
+    greedy = ["--temperature", 0, "--ignore-eos"]
+    whole = texts(gsa, model, "--prompt", "the keeper of the lamp", *greedy)[0, 0]["text"]
+    generate(gsa, model, "--prompt", "the keeper", "-n", 0, "--save-cache", "a.cache")
+    shared = texts(gsa, model, "--load-cache", "a.cache", "--prompt", " of the lamp", "--prompt", " of", *greedy)
+    assert shared[0, 0]["text"] == whole and shared[0, 0]["prompt_tokens"] == 23
+    assert shared[1, 0]["text"] == texts(gsa, model, "--prompt", "the keeper of", *greedy)[0, 0]["text"]
+    # What was generated is in the file too, and goes on where it ended.
+    first = texts(gsa, model, "--prompt", "the keeper of the lamp", *greedy, "-n", 8, "--save-cache", "b.cache")
+    again = texts(gsa, model, "--load-cache", "b.cache", *greedy, "-n", 12)
+    assert first[0, 0]["text"] + again[0, 0]["text"] == whole
+    content = bytearray((gsa.folder / "a.cache").read_bytes())
+    content[-1] ^= 1
+    (gsa.folder / "bad.cache").write_bytes(content)
+    assert "bad.cache" in generate(gsa, model, "--load-cache", "bad.cache", status=1)
+    assert "one prompt" in generate(
+        gsa, model, "--prompt", "a", "--prompt", "b", "--save-cache", "c.cache", status=1
+    )
+
+
+def test_a_prompt_that_cannot_fit_is_refused_with_the_numbers(gsa, model):
+    output = generate(gsa, model, "--prompt", "the", "--yarn", 1, "-n", 100000, "--cache-limit", 1, status=1)
+    assert re.search(r"100,?00\d tokens", output) and "1.00 MiB" in output, output
+
+
+def test_interrupts_end_it_cleanly(gsa, model):
+    process = gsa.start("generate", model, "--prompt", "the", "-n", 50000, "--yarn", 1, "--ignore-eos",
+                        "--save-cache", "kept.cache")
+    seen = process.stdout.read(40)
+    process.send_signal(signal.SIGINT)
+    seen += process.stdout.read()
+    assert process.wait(timeout=60) == 75, seen
+    assert "interrupted; what was generated stays" in seen
+    assert (gsa.folder / "kept.cache").is_file()
+    assert generate(gsa, model, "--load-cache", "kept.cache", "--yarn", 1)
+
+
+def test_a_terminal_shows_a_bar_while_a_long_prompt_is_read(gsa, model):
+    (gsa.folder / "long.txt").write_text("the keeper of the lamp " * 200, encoding="utf-8")
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [gsa.path, "generate", model, "--prompt-file", "long.txt", "--yarn", "40", "--chunk", "16", "-n", "5"],
+        cwd=gsa.folder, stdin=child, stdout=child, stderr=child, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    os.close(child)
+    shown = b""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        if select.select([parent], [], [], 1)[0]:
+            try:
+                part = os.read(parent, 65536)
+            except OSError:  # Linux: the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        elif process.poll() is not None:
+            break
+    os.close(parent)
+    assert process.wait(timeout=60) == 0
+    text = shown.decode("utf-8", "replace")
+    assert "reading the prompt" in text and "of 4,601 tokens" in text and "left" in text
+    # The bar's line is cleared before the text begins.
+    assert text.rindex("\x1b[K") > text.rindex("reading the prompt")
+
+
+def test_mistakes_are_explained(gsa, model):
+    assert "no prompt" in generate(gsa, model, status=1)
+    assert "--prompt-file" in gsa.run("generate", model, "the keeper", status=1)
+    assert "nowhere" in gsa.run("generate", "nowhere", "--prompt", "a", status=1)
+    assert "top_p" in generate(gsa, model, "--prompt", "a", "--top-p", 2, status=1)
+    assert "expected 8" in generate(gsa, model, "--prompt", "a", "--index-bits", 4, status=1)
+    assert "--temperature" in gsa.run("generate", model, "--temprature", 1, status=2)
+    assert "missing.txt" in generate(gsa, model, "--prompt-file", "missing.txt", status=1)
+    shown = gsa.run("generate", "--help")
+    for part in ["--prompt", "Examples", "--yarn", "75", "--load-cache", "--min-p"]:
+        assert part in shown
