@@ -17,8 +17,11 @@ namespace {
 
 constexpr const char* kLesson = R"(
 Examples
+  gsa demo                                          two tiny models, trained and compared in minutes
   gsa tokenize book.txt --output data/book          text to a dataset
   gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
+  gsa eval runs/book/latest --data data/valid       perplexity, sinks, quality of the selection
+  gsa generate runs/book/latest --prompt "Once"     go on from a text
   gsa inspect --preset paper-1.7b --length 131072   parameters and costs of the paper's model at 128K
   gsa inspect --preset small --system standard      the same for a dense model
   gsa inspect path/to/model --json                  of a model folder, for programs
@@ -58,8 +61,11 @@ int main_checked(int argc, char** argv) {
   app.get_formatter()->column_width(28);
   app.require_subcommand(0, 1);
   Run run;
+  add_demo(app, run);
   add_tokenize(app, run);
   add_train(app, run);
+  add_eval(app, run);
+  add_generate(app, run);
   add_inspect(app, run);
   try {
     app.parse(argc, argv);

@@ -33,6 +33,11 @@ Progress::~Progress() {
   if (terminal_ && drawn_) std::cerr << "\r\033[K" << std::flush;
 }
 
+void Progress::line(const std::string& text) {
+  if (terminal_ && drawn_) std::cerr << "\r\033[K" << std::flush;
+  std::cout << text << std::endl;
+}
+
 void Progress::update(std::int64_t done, const std::string& detail) {
   const auto now = Clock::now();
   if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000))) return;

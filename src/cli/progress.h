@@ -20,6 +20,8 @@ class Progress {
 
   // detail: shown behind the bar. Draws at most ten times a second.
   void update(std::int64_t done, const std::string& detail);
+  // A line that stays, on standard output.
+  void line(const std::string& text);
 
  private:
   using Clock = std::chrono::steady_clock;

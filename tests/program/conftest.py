@@ -47,6 +47,12 @@ def gsa(tmp_path):
     return Program(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def program_in():
+    """The program in a folder that a fixture of wider scope has made: program_in(folder)."""
+    return Program
+
+
 @pytest.fixture
 def words(tmp_path):
     """A text file of documents between blank lines."""
