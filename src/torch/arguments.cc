@@ -74,15 +74,16 @@ void check_indexer_ranks(const char* op, const IndexerNames& names, const Indexe
   check_rank(op, names.k, tensors.k, layout.token_dims() + 1, packed ? "[T, d]" : "[B, S, d]");
 }
 
-BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
-                          const TokenLayout& layout) {
+BoundIndexer bind_indexer_but_keys(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                                   const TokenLayout& layout, std::optional<at::ScalarType> key_type) {
   const std::int64_t heads = tensors.q.size(-2), head_size = tensors.q.size(-1);
   check_range(op, names.q, "a number of indexer heads", heads, 1, kMaxIndexerHeads);
   check_range(op, names.q, "an indexer head size", head_size, 1, kMaxHeadSize);
   const DType dtype = dtype_of(op, names.q, tensors.q);
   const at::ScalarType type = scalar_type(dtype);
   check_like(op, names.q, tensors.q, type, joined(layout.q_tokens, {heads, head_size}), layout.device);
-  check_like(op, names.k, tensors.k, type, joined(layout.k_tokens, {head_size}), layout.device);
+  check_like(op, names.k, tensors.k, key_type.value_or(type), joined(layout.k_tokens, {head_size}),
+             layout.device);
   check_like(op, names.w, tensors.w, type, joined(layout.q_tokens, {heads}), layout.device);
   if (tensors.bias) check_like(op, names.bias, *tensors.bias, type, {heads}, layout.device);
   check_finite(op, names.scale, tensors.scale);
@@ -90,17 +91,25 @@ BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const Index
   BoundIndexer bound{dtype,
                      {},
                      head_rows(tensors.q),
-                     vector_rows(tensors.k),
+                     {},
                      scalar_rows(tensors.w),
                      tensors.bias ? tensors.bias->contiguous() : Tensor()};
   bound.view = {.heads = heads,
                 .head_size = head_size,
                 .q = bound.q.rows,
-                .k = bound.k.rows,
+                .k = {},
                 .w = bound.w.rows,
                 .bias = tensors.bias ? bound.bias.const_data_ptr() : nullptr,
                 .scale = tensors.scale,
                 .form = score_form(op, tensors.form)};
+  return bound;
+}
+
+BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                          const TokenLayout& layout) {
+  BoundIndexer bound = bind_indexer_but_keys(op, names, tensors, layout);
+  bound.k = vector_rows(tensors.k);
+  bound.view.k = bound.k.rows;
   return bound;
 }
 
@@ -138,8 +147,8 @@ void check_attention_ranks(const char* op, const Tensor& q, const Tensor& k, con
              packed ? "[T, key/value heads, d]" : "[B, S, key/value heads, d]");
 }
 
-BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
-                              std::optional<double> scale, const TokenLayout& layout) {
+AttendShape attention_shape(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                            std::optional<double> scale, const TokenLayout& layout) {
   const std::int64_t heads = q.size(-2), head_size = q.size(-1), kv_heads = k.size(-2);
   check_range(op, "q", "a number of heads", heads, 1, kMaxTokens);
   check_range(op, "q", "a head size", head_size, 1, kMaxHeadSize);
@@ -156,9 +165,12 @@ BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, 
   if (v != nullptr) check_like(op, "v", *v, type, key_shape, layout.device);
   const double used_scale = scale.value_or(1 / std::sqrt(static_cast<double>(head_size)));
   check_finite(op, "scale", used_scale);
-  return {{.dtype = dtype, .heads = heads, .kv_heads = kv_heads, .head_size = head_size, .scale = used_scale},
-          head_rows(q),
-          head_rows(k),
+  return {.dtype = dtype, .heads = heads, .kv_heads = kv_heads, .head_size = head_size, .scale = used_scale};
+}
+
+BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                              std::optional<double> scale, const TokenLayout& layout) {
+  return {attention_shape(op, q, k, v, scale, layout), head_rows(q), head_rows(k),
           v != nullptr ? head_rows(*v) : BoundRows{}};
 }
 
@@ -176,6 +188,17 @@ BoundLayer bind_layer(const char* op, const Tensor& q, const Tensor& k, const Te
                  name_of(bound.indexer.dtype));
   }
   return bound;
+}
+
+std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys) {
+  if (!max_keys) return layout.longest_keys;
+  if (layout.q_tokens.size() != 1) {
+    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are",
+                 concat(*max_keys));
+  }
+  check_range(op, "max_keys", "at least the keys of the longest sequence,", *max_keys, layout.longest_keys,
+              kMaxTokens);
+  return *max_keys;
 }
 
 BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout) {

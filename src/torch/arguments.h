@@ -44,6 +44,11 @@ struct BoundIndexer {
 BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
                           const TokenLayout& layout);
 
+// The same for keys that lie in pages: they are checked (of this type, or of q's for none) and left where
+// they lie, k of the view and of the result stay empty.
+BoundIndexer bind_indexer_but_keys(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
+                                   const TokenLayout& layout, std::optional<at::ScalarType> key_type = {});
+
 struct BudgetTensors {
   std::string_view mode;
   std::int64_t base, min, max;
@@ -68,6 +73,10 @@ struct BoundAttention {
 BoundAttention bind_attention(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
                               std::optional<double> scale, const TokenLayout& layout);
 
+// The checks alone: nothing is copied, whatever the strides.
+AttendShape attention_shape(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
+                            std::optional<double> scale, const TokenLayout& layout);
+
 // Attention beside its indexer, of one layout and one type: what sparse_attend and indexer_kl read.
 struct BoundLayer {
   TokenLayout layout;
@@ -85,6 +94,8 @@ struct BoundMask {
   Tensor tensor;
   ConstMask view;
 };
+// Positions a row of a mask (or of scores) has room for: the keys of the longest sequence, or max_keys.
+std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys);
 BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout);
 
 // A Real or int32 tensor with one number (or heads numbers) a query, contiguous.

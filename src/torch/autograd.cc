@@ -81,20 +81,29 @@ class SparseAttend : public Function<SparseAttend> {
     OptTensor mean_variance;
     std::string_view accumulation;
     LayoutOptions layout;
+    bool keep_mask;
   };
 
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Options& options) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = find_operator<SparseAttendFn>("gsa::sparse_attend");
     const LayoutOptions& layout = options.layout;
-    auto [out, lse, k_t, variance, threshold, tie_cut] =
-        op.call(q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias, options.scale,
-                options.index_scale, options.form, options.budget, options.k_base, options.k_min,
-                options.k_max, options.mean_variance, options.accumulation, layout.cu_seqlens_q,
-                layout.cu_seqlens_k, layout.q_position);
+    const auto call = [&](const auto& op, const auto&... width) {
+      return op.call(q, k, v, options.index_q, options.index_k, options.index_w, options.index_bias,
+                     options.scale, options.index_scale, options.form, options.budget, options.k_base,
+                     options.k_min, options.k_max, options.mean_variance, options.accumulation,
+                     layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position, width...);
+    };
+    Tensor out, lse, k_t, variance, threshold, tie_cut, mask;
+    if (options.keep_mask) {
+      static const auto op = find_operator<SparseAttendWithMaskFn>("gsa::sparse_attend_with_mask");
+      std::tie(out, lse, k_t, variance, threshold, tie_cut, mask) = call(op, std::nullopt);
+    } else {
+      static const auto op = find_operator<SparseAttendFn>("gsa::sparse_attend");
+      std::tie(out, lse, k_t, variance, threshold, tie_cut) = call(op);
+    }
     ctx->save_for_backward({q, k, v, options.index_q, options.index_k, options.index_w,
-                            tensor_of(options.index_bias), out, lse, threshold, tie_cut,
+                            tensor_of(options.index_bias), out, lse, threshold, tie_cut, mask,
                             tensor_of(layout.cu_seqlens_q), tensor_of(layout.cu_seqlens_k),
                             tensor_of(layout.q_position)});
     ctx->saved_data["scale"] = options.scale;
@@ -112,12 +121,12 @@ class SparseAttend : public Function<SparseAttend> {
     if (!grads[0].defined()) return result;
     const variable_list saved = ctx->get_saved_variables();
     static const auto op = find_operator<SparseAttendBackwardFn>("gsa::sparse_attend_backward");
-    auto [dq, dk, dv] =
-        op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], optional_of(saved[6]),
-                saved[7], saved[8], saved[9], saved[10], ctx->saved_data["scale"].toOptional<double>(),
-                ctx->saved_data["index_scale"].toDouble(), ctx->saved_data["form"].toStringView(),
-                ctx->saved_data["k_max"].toInt(), ctx->saved_data["accumulation"].toStringView(),
-                optional_of(saved[11]), optional_of(saved[12]), optional_of(saved[13]));
+    auto [dq, dk, dv] = op.call(
+        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], optional_of(saved[6]), saved[7],
+        saved[8], saved[9], saved[10], optional_of(saved[11]), ctx->saved_data["scale"].toOptional<double>(),
+        ctx->saved_data["index_scale"].toDouble(), ctx->saved_data["form"].toStringView(),
+        ctx->saved_data["k_max"].toInt(), ctx->saved_data["accumulation"].toStringView(),
+        optional_of(saved[12]), optional_of(saved[13]), optional_of(saved[14]));
     result[0] = wanted(ctx, 0, dq);
     result[1] = wanted(ctx, 1, dk);
     result[2] = wanted(ctx, 2, dv);
@@ -204,6 +213,18 @@ Tensor2 attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const
   return {results[0], results[1]};
 }
 
+// Rebuilding the mask from thresholds costs the scores once more. It is kept where somebody will want it,
+// and where it takes no more memory than q, which is kept anyway: that bounds memory by a line. (The mask
+// of packed sequences is as wide as the longest, which shapes do not tell.)
+bool keeps_mask(const Tensor& q, const Tensor& k, const Tensor& v, const OptTensor& cu_seqlens_q) {
+  if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || v.requires_grad())) {
+    return false;
+  }
+  if (cu_seqlens_q || q.dim() != 4 || k.dim() != 4) return false;
+  const c10::SymInt words = (k.sym_size(1) + 31) / 32;
+  return words * 4 <= q.sym_size(2) * q.sym_size(3) * static_cast<std::int64_t>(q.element_size());
+}
+
 Tensor6 sparse_attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                                const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                                std::optional<double> scale, double index_scale, std::string_view form,
@@ -211,13 +232,21 @@ Tensor6 sparse_attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v
                                std::int64_t k_max, const OptTensor& mean_variance,
                                std::string_view accumulation, const OptTensor& cu_seqlens_q,
                                const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
-  const SparseAttend::Options options{index_q,      index_k,
-                                      index_w,      index_bias,
-                                      scale,        index_scale,
-                                      form,         budget,
-                                      k_base,       k_min,
-                                      k_max,        mean_variance,
-                                      accumulation, {cu_seqlens_q, cu_seqlens_k, q_position}};
+  const SparseAttend::Options options{index_q,
+                                      index_k,
+                                      index_w,
+                                      index_bias,
+                                      scale,
+                                      index_scale,
+                                      form,
+                                      budget,
+                                      k_base,
+                                      k_min,
+                                      k_max,
+                                      mean_variance,
+                                      accumulation,
+                                      {cu_seqlens_q, cu_seqlens_k, q_position},
+                                      keeps_mask(q, k, v, cu_seqlens_q)};
   const variable_list results = SparseAttend::apply(q, k, v, options);
   return {results[0], results[1], results[2], results[3], results[4], results[5]};
 }
@@ -253,8 +282,8 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_gradient>());
   }
   // Differentiating a backward operator is an error that names it.
-  for (const char* name :
-       {"attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward", "decode"}) {
+  for (const char* name : {"attend_backward", "sparse_attend_with_mask", "sparse_attend_backward",
+                           "gate_backward", "indexer_kl_backward", "decode", "quantize_index_keys"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -4,6 +4,7 @@
 
 #include "gsa/error.h"
 #include "torch/backend.h"
+#include "torch/fused_backend.h"
 
 namespace gsa::binding {
 
@@ -32,14 +33,38 @@ std::unique_ptr<Backend> cuda_backend(const at::Device& device) {
       concat("gsa: the CUDA operators are not built in this library, got a tensor on ", device.str()));
 }
 
+std::unique_ptr<FusedBackend> cuda_fused_backend(const at::Device& device) {
+  throw Error(
+      concat("gsa: the CUDA operators are not built in this library, got a tensor on ", device.str()));
+}
+
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   m.def("built_with_cuda() -> bool", [] { return false; });
 }
 
 TORCH_LIBRARY_IMPL(gsa, CUDA, m) {
-  for (const char* name :
-       {"select", "select_mask", "index_scores", "attend", "attend_backward", "sparse_attend",
-        "sparse_attend_backward", "gate", "gate_backward", "indexer_kl", "indexer_kl_backward", "decode"}) {
+  for (const char* name : {"select",
+                           "select_mask",
+                           "index_scores",
+                           "attend",
+                           "attend_backward",
+                           "sparse_attend",
+                           "sparse_attend_backward",
+                           "gate",
+                           "gate_backward",
+                           "indexer_kl",
+                           "indexer_kl_backward",
+                           "decode",
+                           "append",
+                           "rms_norm",
+                           "rms_norm_backward",
+                           "rotary",
+                           "rotary_backward",
+                           "swiglu",
+                           "swiglu_backward",
+                           "cross_entropy_",
+                           "adamw_",
+                           "sparse_attend_with_mask"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&not_built>());
   }
 }

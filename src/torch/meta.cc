@@ -169,18 +169,39 @@ Tensor6 sparse_attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, co
           empty(tokens, q, at::kInt)};
 }
 
+Tensor7 sparse_attend_with_mask_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
+                                     const Tensor& index_k, const Tensor& index_w,
+                                     const OptTensor& index_bias, std::optional<double> scale,
+                                     double index_scale, std::string_view form, std::string_view budget,
+                                     std::int64_t k_base, std::int64_t k_min, std::int64_t k_max,
+                                     const OptTensor& mean_variance, std::string_view accumulation,
+                                     const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                     const OptTensor& q_position, std::optional<c10::SymInt> max_keys) {
+  auto [out, lse, k_t, variance, threshold, tie_cut] = sparse_attend_meta(
+      q, k, v, index_q, index_k, index_w, index_bias, scale, index_scale, form, budget, k_base, k_min, k_max,
+      mean_variance, accumulation, cu_seqlens_q, cu_seqlens_k, q_position);
+  const c10::SymInt words = mask_words(row_width("sparse_attend_with_mask", k, cu_seqlens_q, max_keys));
+  const Tensor mask = empty(joined(tokens_of(q, token_dims(cu_seqlens_q)), words), q, at::kInt);
+  return {out, lse, k_t, variance, threshold, tie_cut, mask};
+}
+
 Tensor3 sparse_attend_backward_meta(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                     const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                     const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
-                                    const Tensor& threshold, const Tensor& tie_cut, std::optional<double>,
-                                    double, std::string_view, std::optional<std::int64_t>, std::string_view,
+                                    const Tensor& threshold, const Tensor& tie_cut, const OptTensor& mask,
+                                    std::optional<double>, double, std::string_view,
+                                    std::optional<std::int64_t>, std::string_view,
                                     const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
   check_attention("sparse_attend_backward", q, k, v, dims);
   check_index("sparse_attend_backward", q, index_q, index_k, index_w, index_bias, dims);
-  check_devices(
-      "sparse_attend_backward",
-      {{"q", q}, {"dout", dout}, {"out", out}, {"lse", lse}, {"threshold", threshold}, {"tie_cut", tie_cut}});
+  check_devices("sparse_attend_backward", {{"q", q},
+                                           {"dout", dout},
+                                           {"out", out},
+                                           {"lse", lse},
+                                           {"threshold", threshold},
+                                           {"tie_cut", tie_cut},
+                                           {"mask", tensor_of(mask)}});
   return {empty_as(q), empty_as(k), empty_as(v)};
 }
 
@@ -188,7 +209,8 @@ Tensor3 decode_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                     const Tensor& lengths, const OptTensor& index_q, const OptTensor& index_k,
                     const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
                     std::int64_t, std::optional<double>, double, std::string_view, std::string_view,
-                    std::int64_t, std::int64_t, std::int64_t, const OptTensor&) {
+                    std::int64_t, std::int64_t, std::int64_t, const OptTensor&,
+                    const OptTensor& index_k_scale) {
   check_rank("decode", "q", q, 4);
   check_rank("decode", "k", k, 4);
   check_rank("decode", "v", v, 4);
@@ -201,7 +223,8 @@ Tensor3 decode_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
                            {"index_k", tensor_of(index_k)},
                            {"index_w", tensor_of(index_w)},
                            {"index_bias", tensor_of(index_bias)},
-                           {"gate", tensor_of(gate)}});
+                           {"gate", tensor_of(gate)},
+                           {"index_k_scale", tensor_of(index_k_scale)}});
   const SymShape tokens = tokens_of(q, 2);
   return {empty_as(q), empty(joined(tokens, q.sym_size(2)), q, real_type(q)), empty(tokens, q, at::kInt)};
 }
@@ -275,6 +298,7 @@ TORCH_LIBRARY_IMPL(gsa, Meta, m) {
   m.impl("attend", &attend_meta);
   m.impl("attend_backward", &attend_backward_meta);
   m.impl("sparse_attend", &sparse_attend_meta);
+  m.impl("sparse_attend_with_mask", &sparse_attend_with_mask_meta);
   m.impl("sparse_attend_backward", &sparse_attend_backward_meta);
   m.impl("decode", &decode_meta);
   m.impl("gate", &gate_meta);

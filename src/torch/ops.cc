@@ -51,13 +51,19 @@ Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<Ind
                const BudgetOptions& budget, const OptTensor& gate, std::optional<double> scale) {
   static const auto op = find_operator<binding::DecodeFn>("gsa::decode");
   const bool sparse = indexer.has_value();
-  auto [out, lse, k_t] =
-      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths,
-              sparse ? OptTensor(indexer->q) : OptTensor(), sparse ? cache.index_k : OptTensor(),
-              sparse ? OptTensor(indexer->w) : OptTensor(), sparse ? indexer->bias : OptTensor(), gate,
-              cache.max_length, scale, sparse ? indexer->scale : 1, sparse ? indexer->form : "sigmoid",
-              budget.mode, budget.base, budget.min, budget.max, budget.mean_variance);
+  auto [out, lse, k_t] = op.call(
+      q, cache.k, cache.v, cache.block_table, cache.lengths, sparse ? OptTensor(indexer->q) : OptTensor(),
+      sparse ? cache.index_k : OptTensor(), sparse ? OptTensor(indexer->w) : OptTensor(),
+      sparse ? indexer->bias : OptTensor(), gate, cache.max_length, scale, sparse ? indexer->scale : 1,
+      sparse ? indexer->form : "sigmoid", budget.mode, budget.base, budget.min, budget.max,
+      budget.mean_variance, sparse ? cache.index_k_scale : OptTensor());
   return {out, lse, k_t};
+}
+
+QuantizedKeys quantize_index_keys(const Tensor& keys) {
+  static const auto op = find_operator<binding::QuantizeIndexKeysFn>("gsa::quantize_index_keys");
+  auto [values, scale] = op.call(keys);
+  return {values, scale};
 }
 
 Tensor gate(const Tensor& x, const Tensor& z) {

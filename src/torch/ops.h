@@ -81,10 +81,11 @@ SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v,
 // The newest queries of each sequence against a paged cache; shapes in registration.cc. No gradient.
 struct PagedCache {
   Tensor k, v;                  // [pages, page_size, n_kv, d]
-  OptTensor index_k;            // [pages, page_size, d_I]
+  OptTensor index_k;            // [pages, page_size, d_I]; int8 where index_k_scale is given
   Tensor block_table;           // int32 [B, blocks]
   Tensor lengths;               // int32 [B]: keys, those of the queries included
   std::int64_t max_length = 0;  // no sequence is longer
+  OptTensor index_k_scale;      // float32 [pages, page_size]: the key is index_k * scale
 };
 struct Decoded {
   Tensor out;  // [B, L, n_h, d], gated
@@ -94,6 +95,12 @@ struct Decoded {
 // indexer absent: every visible key; its k is that of the cache.
 Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
                const BudgetOptions& budget, const OptTensor& gate = {}, std::optional<double> scale = {});
+
+// Keys [..., d_I] as eight-bit numbers, for the cache: values int8 as keys, scale float32 [...].
+struct QuantizedKeys {
+  Tensor values, scale;
+};
+QuantizedKeys quantize_index_keys(const Tensor& keys);
 
 // y = x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads] for one gate a head.
 Tensor gate(const Tensor& x, const Tensor& z);

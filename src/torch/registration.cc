@@ -1,6 +1,6 @@
 // Schemas of the operators. They are implemented once, in select.cc, attend.cc, sparse_attend.cc, gate.cc,
-// indexer_kl.cc and decode.cc, on top of a Backend (backend.h) for the CPU or a CUDA device; shapes are in
-// meta.cc, gradients in autograd.cc.
+// indexer_kl.cc and decode.cc (quantize_index_keys.cc: torch's own operators), on top of a Backend
+// (backend.h) for the CPU or a CUDA device; shapes are in meta.cc, gradients in autograd.cc.
 //
 // Shapes. B sequences, L queries and S keys each (L <= S), heads = n_h, key/value heads = n_kv (n_kv divides
 // n_h), head size d (1 .. 256); indexer heads H_I (1 .. 128), indexer head size d_I (1 .. 256).
@@ -82,34 +82,50 @@ TORCH_LIBRARY(gsa, m) {
       "attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor lse,",
       " *, float? scale=None, ", kAccumulation, ", ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
 
-  // select and attend in chunks of queries; no mask is kept, so memory is linear in the length, in the
-  // backward pass too. Differentiable in q, k, v.
+  // select and attend in chunks of queries: the whole mask never exists, so memory is linear in the length.
+  // Differentiable in q, k, v. The backward pass rebuilds the masks of chunks from the thresholds; where
+  // gradients are wanted and the mask of a batch takes no more memory than q, it is kept instead.
   define(
       concat("sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
              kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout,
              ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
+  // The same results, and the mask that select() would give. Not differentiable: sparse_attend is.
+  define(concat(
+      "sparse_attend_with_mask(Tensor q, Tensor k, Tensor v, ", kIndexTensors,
+      "=None, *, float? scale=None, ", kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout, ", ",
+      kWidth, ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut, ",
+      "Tensor mask)"));
+  // With a mask, the indexer's tensors and the thresholds are checked but not needed.
   define(concat("sparse_attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, ", kIndexTensors,
-                ", Tensor out, Tensor lse, Tensor threshold, Tensor tie_cut, *, float? scale=None, ",
-                kIndexScores, ", int? most_selected=None, ", kAccumulation, ", ", kLayout,
-                ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+                ", Tensor out, Tensor lse, Tensor threshold, Tensor tie_cut, Tensor? mask=None, *, ",
+                "float? scale=None, ", kIndexScores, ", int? most_selected=None, ", kAccumulation, ", ",
+                kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
 
-  // The newest L (1 .. 16) queries of each sequence against a paged cache, all in one call: score, select,
-  // attend, gate. Position s of sequence n lies in row s % page_size of page block_table[n, s / page_size];
-  // query i of sequence n stands at position lengths[n] - L + i. All tensors lie on one device: a captured
-  // CUDA graph replays with other lengths and pages. Without index_q every visible key is attended to;
-  // without gate nothing is gated. A query at a negative position (an unused sequence of length 0) gets NaN
-  // and k_t = 0.
-  //   q            [B, L, n_h, d]                  k, v     [pages, page_size, n_kv, d], page_size 8 .. 1024,
-  //   a index_q      [B, L, H_I, d_I]                         power of two index_k      [pages, page_size,
-  //   d_I]         index_w  [B, L, H_I], index_bias [H_I] or None block_table  int32 [B, blocks] lengths
-  //   int32 [B], the keys of the L queries included gate         z of gate(): as q, or [B, L, n_h] max_length
-  //   no sequence is longer: sizes scratch memory and launches
-  // No gradient.
+  // The newest L queries (any number on the CPU, 1 .. 16 on a CUDA device) of each sequence against a paged
+  // cache, all in one call: score, select, attend, gate. Position s of sequence n lies in row s % page_size
+  // of page block_table[n, s / page_size]; query i of sequence n stands at position lengths[n] - L + i. All
+  // tensors lie on one device: a captured CUDA graph replays with other lengths and pages. Without index_q
+  // every visible key is attended to; without gate nothing is gated. A query at a negative position (an
+  // unused sequence of length 0) gets NaN and k_t = 0. No gradient.
+  //   q              [B, L, n_h, d]
+  //   k, v           [pages, page_size, n_kv, d]; page_size is a power of two, 8 .. 1024
+  //   block_table    int32 [B, blocks]
+  //   lengths        int32 [B]: keys in the cache, those of the L queries included
+  //   index_q        [B, L, H_I, d_I]
+  //   index_k        [pages, page_size, d_I]; int8 where index_k_scale is given
+  //   index_w        [B, L, H_I]; index_bias [H_I] or None
+  //   gate           z of gate(): as q, or [B, L, n_h]
+  //   max_length     no sequence is longer: sizes scratch memory and launches
+  //   index_k_scale  float32 [pages, page_size]: the indexer's key is index_k * scale, in float32
   define(concat(
       "decode(Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor lengths, Tensor? index_q=None, ",
       "Tensor? index_k=None, Tensor? index_w=None, Tensor? index_bias=None, Tensor? gate=None, *, ",
       "int max_length, float? scale=None, ", kIndexScores, ", ", kBudget,
-      ") -> (Tensor out, Tensor lse, Tensor k_t)"));
+      ", Tensor? index_k_scale=None) -> (Tensor out, Tensor lse, Tensor k_t)"));
+  // The indexer's keys [..., d_I] in eight bits for decode: scale = absmax / 127 of each key, values = the
+  // nearest integer of key / scale, ties to even. A key that is not finite gets scale NaN, so that decode
+  // says NaN where the key itself would have.
+  define("quantize_index_keys(Tensor keys) -> (Tensor values, Tensor scale)");
 
   // x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads]: one gate a head. Differentiable in both.
   define("gate(Tensor x, Tensor z) -> Tensor");

@@ -14,18 +14,6 @@ namespace gsa::binding {
 
 namespace {
 
-// Positions a row of a mask (or of scores) has room for.
-std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys) {
-  if (!max_keys) return layout.longest_keys;
-  if (layout.q_tokens.size() != 1) {
-    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are",
-                 concat(*max_keys));
-  }
-  check_range(op, "max_keys", "at least the keys of the longest sequence,", *max_keys, layout.longest_keys,
-              kMaxTokens);
-  return *max_keys;
-}
-
 Mask writable(const Tensor& mask) {
   return {reinterpret_cast<std::uint32_t*>(mask.mutable_data_ptr<std::int32_t>()), mask.size(-1)};
 }

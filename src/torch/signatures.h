@@ -18,6 +18,7 @@ using Tensor3 = std::tuple<Tensor, Tensor, Tensor>;
 using Tensor4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Tensor5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using Tensor6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using Tensor7 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 using SelectFn = Tensor5(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
                          double scale, std::string_view form, std::string_view budget, std::int64_t k_base,
@@ -55,10 +56,19 @@ using SparseAttendFn = Tensor6(const Tensor& q, const Tensor& k, const Tensor& v
                                std::string_view accumulation, const OptTensor& cu_seqlens_q,
                                const OptTensor& cu_seqlens_k, const OptTensor& q_position);
 
+using SparseAttendWithMaskFn = Tensor7(const Tensor& q, const Tensor& k, const Tensor& v,
+                                       const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
+                                       const OptTensor& index_bias, std::optional<double> scale,
+                                       double index_scale, std::string_view form, std::string_view budget,
+                                       std::int64_t k_base, std::int64_t k_min, std::int64_t k_max,
+                                       const OptTensor& mean_variance, std::string_view accumulation,
+                                       const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                       const OptTensor& q_position, std::optional<c10::SymInt> max_keys);
+
 using SparseAttendBackwardFn = Tensor3(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                        const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                        const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
-                                       const Tensor& threshold, const Tensor& tie_cut,
+                                       const Tensor& threshold, const Tensor& tie_cut, const OptTensor& mask,
                                        std::optional<double> scale, double index_scale, std::string_view form,
                                        std::optional<std::int64_t> most_selected,
                                        std::string_view accumulation, const OptTensor& cu_seqlens_q,
@@ -69,7 +79,10 @@ using DecodeFn = Tensor3(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
                          std::int64_t max_length, std::optional<double> scale, double index_scale,
                          std::string_view form, std::string_view budget, std::int64_t k_base,
-                         std::int64_t k_min, std::int64_t k_max, const OptTensor& mean_variance);
+                         std::int64_t k_min, std::int64_t k_max, const OptTensor& mean_variance,
+                         const OptTensor& index_k_scale);
+
+using QuantizeIndexKeysFn = Tensor2(const Tensor& keys);
 
 using GateFn = Tensor(const Tensor& x, const Tensor& z);
 using GateBackwardFn = Tensor2(const Tensor& dy, const Tensor& x, const Tensor& z);

@@ -1,5 +1,6 @@
 // The tests' backend: the CPU operators, on every instruction set that the machine has.
 #include "backend.h"
+#include "fused_backend.h"
 #include "kernels/common/simd.h"
 
 namespace gsa::testing::backend {
@@ -34,5 +35,21 @@ void indexer_kl(const IndexerKlArgs& args, const Parallel& parallel) { gsa::inde
 void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel& parallel) {
   gsa::indexer_kl_backward(args, parallel);
 }
+void rms_norm(const RmsNormArgs& args, const Parallel& parallel) { gsa::rms_norm(args, parallel); }
+void rms_norm_backward(const RmsNormBackwardArgs& args, const Parallel& parallel) {
+  gsa::rms_norm_backward(args, parallel);
+}
+void rotary(const RotaryArgs& args, const Parallel& parallel) { gsa::rotary(args, parallel); }
+void rotary_backward(const RotaryBackwardArgs& args, const Parallel& parallel) {
+  gsa::rotary_backward(args, parallel);
+}
+void swiglu(const SwigluArgs& args, const Parallel& parallel) { gsa::swiglu(args, parallel); }
+void swiglu_backward(const SwigluBackwardArgs& args, const Parallel& parallel) {
+  gsa::swiglu_backward(args, parallel);
+}
+void cross_entropy(const CrossEntropyArgs& args, const Parallel& parallel) {
+  gsa::cross_entropy(args, parallel);
+}
+void adamw(const AdamWArgs& args, const Parallel& parallel) { gsa::adamw(args, parallel); }
 
 }  // namespace gsa::testing::backend

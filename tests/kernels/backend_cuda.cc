@@ -5,12 +5,18 @@
 #include <functional>
 
 #include "cuda_call.h"
+#include "fused_backend.h"
 #include "gsa/error.h"
+#include "kernels/adamw/adamw_cuda.h"
 #include "kernels/attend/attend_cuda.h"
 #include "kernels/common/checks.h"
+#include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "kernels/gate/gate_cuda.h"
 #include "kernels/indexer_kl/indexer_kl_cuda.h"
+#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/rotary/rotary_cuda.h"
 #include "kernels/select/select_cuda.h"
+#include "kernels/swiglu/swiglu_cuda.h"
 
 namespace gsa::testing::backend {
 namespace {
@@ -284,6 +290,174 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
         return there;
       },
       &cuda::indexer_kl_backward);
+}
+
+// ---- the operators of fused_backend.h: tensors without gaps
+
+namespace {
+
+const void* elements(const void* host, std::int64_t count, DType type, CudaCall& call) {
+  return call.input(host, count * static_cast<std::int64_t>(size_of(type)));
+}
+void* elements(void* host, std::int64_t count, DType type, CudaCall& call) {
+  return call.output(host, count * static_cast<std::int64_t>(size_of(type)));
+}
+
+// Sizes that a test would really allocate: what lies beyond goes to the operator as it is.
+void check_size(std::int64_t size) { check::in_range("", "", size, 0, 1 << 24); }
+
+void check_rotary_sizes(const RotaryShape& shape) {
+  for (const std::int64_t size : {shape.tokens, shape.q_heads, shape.k_heads, shape.v_heads, shape.head_size})
+    check_size(size);
+  check::in_range("", "", shape.pairs, 0, shape.head_size / 2);
+}
+
+}  // namespace
+
+void rms_norm(const RmsNormArgs& args, const Parallel&) {
+  run<RmsNormArgs>(
+      args,
+      [&] {
+        check_size(args.shape.tokens);
+        check_size(args.shape.size);
+      },
+      [](const RmsNormArgs& host, CudaCall& call) {
+        RmsNormArgs there = host;
+        const auto& [dtype, tokens, size, eps] = host.shape;
+        there.y = elements(host.y, tokens * size, dtype, call);
+        there.sum = elements(host.sum, tokens * size, dtype, call);
+        there.rstd = reals(host.rstd, tokens, dtype, call);
+        there.x = elements(host.x, tokens * size, dtype, call);
+        there.branch = elements(host.branch, tokens * size, dtype, call);
+        there.weight = elements(host.weight, size, dtype, call);
+        return there;
+      },
+      &cuda::rms_norm);
+}
+
+void rms_norm_backward(const RmsNormBackwardArgs& args, const Parallel&) {
+  run<RmsNormBackwardArgs>(
+      args,
+      [&] {
+        check_size(args.shape.tokens);
+        check_size(args.shape.size);
+      },
+      [](const RmsNormBackwardArgs& host, CudaCall& call) {
+        RmsNormBackwardArgs there = host;
+        const auto& [dtype, tokens, size, eps] = host.shape;
+        there.dx = elements(host.dx, tokens * size, dtype, call);
+        there.dweight = reals(host.dweight, size, dtype, call);
+        there.dy = elements(host.dy, tokens * size, dtype, call);
+        there.dsum = elements(host.dsum, tokens * size, dtype, call);
+        there.sum = elements(host.sum, tokens * size, dtype, call);
+        there.weight = elements(host.weight, size, dtype, call);
+        there.rstd = reals(host.rstd, tokens, dtype, call);
+        return there;
+      },
+      &cuda::rms_norm_backward);
+}
+
+void rotary(const RotaryArgs& args, const Parallel&) {
+  run<RotaryArgs>(
+      args, [&] { check_rotary_sizes(args.shape); },
+      [](const RotaryArgs& host, CudaCall& call) {
+        RotaryArgs there = host;
+        const RotaryShape& s = host.shape;
+        const std::int64_t head = s.tokens * s.head_size;
+        there.q = elements(host.q, head * s.q_heads, s.dtype, call);
+        there.k = elements(host.k, head * s.k_heads, s.dtype, call);
+        there.v = elements(host.v, head * s.v_heads, s.dtype, call);
+        there.x = elements(host.x, head * (s.q_heads + s.k_heads + s.v_heads), s.dtype, call);
+        there.cos = reals(host.cos, s.tokens * s.pairs, s.dtype, call);
+        there.sin = reals(host.sin, s.tokens * s.pairs, s.dtype, call);
+        return there;
+      },
+      &cuda::rotary);
+}
+
+void rotary_backward(const RotaryBackwardArgs& args, const Parallel&) {
+  run<RotaryBackwardArgs>(
+      args, [&] { check_rotary_sizes(args.shape); },
+      [](const RotaryBackwardArgs& host, CudaCall& call) {
+        RotaryBackwardArgs there = host;
+        const RotaryShape& s = host.shape;
+        const std::int64_t head = s.tokens * s.head_size;
+        there.dx = elements(host.dx, head * (s.q_heads + s.k_heads + s.v_heads), s.dtype, call);
+        there.dq = elements(host.dq, head * s.q_heads, s.dtype, call);
+        there.dk = elements(host.dk, head * s.k_heads, s.dtype, call);
+        there.dv = elements(host.dv, head * s.v_heads, s.dtype, call);
+        there.cos = reals(host.cos, s.tokens * s.pairs, s.dtype, call);
+        there.sin = reals(host.sin, s.tokens * s.pairs, s.dtype, call);
+        return there;
+      },
+      &cuda::rotary_backward);
+}
+
+void swiglu(const SwigluArgs& args, const Parallel&) {
+  run<SwigluArgs>(
+      args,
+      [&] {
+        check_size(args.shape.tokens);
+        check_size(args.shape.size);
+      },
+      [](const SwigluArgs& host, CudaCall& call) {
+        SwigluArgs there = host;
+        const auto& [dtype, tokens, size] = host.shape;
+        there.y = elements(host.y, tokens * size, dtype, call);
+        there.x = elements(host.x, tokens * 2 * size, dtype, call);
+        return there;
+      },
+      &cuda::swiglu);
+}
+
+void swiglu_backward(const SwigluBackwardArgs& args, const Parallel&) {
+  run<SwigluBackwardArgs>(
+      args,
+      [&] {
+        check_size(args.shape.tokens);
+        check_size(args.shape.size);
+      },
+      [](const SwigluBackwardArgs& host, CudaCall& call) {
+        SwigluBackwardArgs there = host;
+        const auto& [dtype, tokens, size] = host.shape;
+        there.dx = elements(host.dx, tokens * 2 * size, dtype, call);
+        there.x = elements(host.x, tokens * 2 * size, dtype, call);
+        there.dy = elements(host.dy, tokens * size, dtype, call);
+        return there;
+      },
+      &cuda::swiglu_backward);
+}
+
+void cross_entropy(const CrossEntropyArgs& args, const Parallel&) {
+  run<CrossEntropyArgs>(
+      args,
+      [&] {
+        check_size(args.tokens);
+        check_size(args.classes);
+      },
+      [](const CrossEntropyArgs& host, CudaCall& call) {
+        CrossEntropyArgs there = host;
+        there.logits = elements(host.logits, host.tokens * host.classes, host.dtype, call);
+        there.targets = call.array(host.targets, host.tokens);
+        there.loss = reals(host.loss, host.tokens, host.dtype, call);
+        return there;
+      },
+      &cuda::cross_entropy);
+}
+
+void adamw(const AdamWArgs& args, const Parallel&) {
+  run<AdamWArgs>(
+      args, [&] { check_size(args.count); },
+      [](const AdamWArgs& host, CudaCall& call) {
+        AdamWArgs there = host;
+        there.master = call.array(host.master, host.count);
+        there.mean = call.array(host.mean, host.count);
+        there.square = call.array(host.square, host.count);
+        there.weight = elements(host.weight, host.count, host.weight_type, call);
+        there.gradient = elements(host.gradient, host.count, host.gradient_type, call);
+        return there;
+      },
+      &cuda::adamw);
 }
 
 }  // namespace gsa::testing::backend
