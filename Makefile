@@ -2,7 +2,7 @@
 #
 #   PYTHON=/path/python3   use the torch that this interpreter has, instead of making .venv
 #   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
-#   ARGS="..."             handed to ctest (test), pytest (pytest), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
+#   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
 #   JOBS=n                 compiler processes, default: one a core
 #   PACKAGES="..."         Debian packages for deps
 
@@ -57,6 +57,13 @@ build: configure ## build everything
 deps: ## unpack libraries into .deps without root, also for a machine that is cut off (PACKAGES="...")
 	@tools/fetch_deps.sh $(PACKAGES)
 
+# ---- The demo: only the program is built, the newcomer waits
+
+.PHONY: demo
+demo: configure ## train a tiny gsa model beside its dense twin in minutes and write a report (ARGS="--minutes 10")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
+	@$(BUILD)/bin/gsa demo --output build/demo $(ARGS)
+
 # ---- Tests and checks
 
 .PHONY: test retest pytest sanitize format format-check
@@ -110,14 +117,28 @@ example: build ## run the examples
 	  name=$$(basename $$source .cc); echo "== $$name"; $(BUILD)/example_$$name; \
 	done
 
-bench: configure ## measure speed against torch, JSON under build/ (ARGS="--help")
+bench: configure ## measure speed against torch, JSON under build/ (ARGS="--help"); without ARGS bench-train and bench-infer too
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench
 	@$(BUILD)/gsa_bench $(ARGS)
+	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-train; fi
+	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer; fi
+
+.PHONY: bench-train
+bench-train: configure ## measure whole training steps, on the GPU where there is one (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench_train
+	@$(BUILD)/gsa_bench_train $(ARGS)
+
+.PHONY: bench-infer
+bench-infer: configure ## measure prefill and decoding beside the standard model (ARGS="--help"; "--device cuda")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench_infer
+	@$(BUILD)/gsa_bench_infer $(ARGS)
 
 .PHONY: bench-gpu
 bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa
 	@$(INTERPRETER) bench/gpu.py --library $(BUILD)/libgsa.so --json build/bench-gpu.json $(ARGS)
+	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-train ARGS="--device cuda --peak-tflops 989"; fi
+	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer ARGS="--device cuda"; fi
 
 # ---- CUDA: compiled and linked wherever nvcc is, no GPU needed
 

@@ -31,7 +31,9 @@ message(STATUS "OpenMP runtime: ${torch_openmp}")
 
 add_library(gsa::torch INTERFACE IMPORTED)
 target_include_directories(gsa::torch SYSTEM INTERFACE ${torch_include_dirs})
-target_link_libraries(gsa::torch INTERFACE ${torch_libraries} "${torch_openmp}")
+# libstdc++ comes before torch: libtorch.so of a CUDA wheel exports parts of std::filesystem (2.11: a remove_all that
+# jumps to nowhere), and the first library that has a symbol answers for the whole program.
+target_link_libraries(gsa::torch INTERFACE stdc++ ${torch_libraries} "${torch_openmp}")
 if(torch_cuda)
   # libtorch.so is what brings torch's CUDA libraries into a program, though nobody calls it by name.
   target_link_options(gsa::torch INTERFACE LINKER:--no-as-needed)

@@ -25,7 +25,7 @@ MAX_LINES = 700
 
 # What a layer may include, itself aside. cli -> train, eval, infer -> nn -> torch -> kernels -> core; among the
 # three programs of the middle, train may evaluate and evaluation may generate, never the other way. data (text and
-# tokens, no tensors) stands beside: data -> core, and the programs use it.
+# tokens, no tensors) stands beside: data -> core, and the programs use it. demo is a program made of them all.
 ALLOWED = {
     "core": set(),
     "data": {"core"},
@@ -35,7 +35,8 @@ ALLOWED = {
     "infer": {"nn", "torch", "kernels", "data", "core"},
     "eval": {"infer", "nn", "torch", "kernels", "data", "core"},
     "train": {"eval", "infer", "nn", "torch", "kernels", "data", "core"},
-    "cli": {"train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
+    "demo": {"train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
+    "cli": {"demo", "train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
     "python": {"train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
 }
 FRAMEWORK = ("torch/", "ATen/", "c10/", "caffe2/")

@@ -15,6 +15,10 @@ import xml.etree.ElementTree as ElementTree
 REPLAY = {
     "cuda": "{build}/gsa_cuda_tests --gtest_filter='{suite}.{name}'",
     "data": "{build}/gsa_data_tests --gtest_filter='{suite}.{name}'",
+    "demo": "{build}/gsa_demo_tests --gtest_filter='{suite}.{name}'",
+    "eval": "{build}/gsa_eval_tests --gtest_filter='{suite}.{name}'",
+    "infer": "{build}/gsa_infer_tests --gtest_filter='{suite}.{name}'",
+    "infer_core": "{build}/gsa_infer_core_tests --gtest_filter='{suite}.{name}'",
     "kernels": "{build}/gsa_kernels_tests --gtest_filter='{suite}.{name}'",
     "model": "{build}/gsa_model_tests --gtest_filter='{suite}.{name}'",
     "nn": "{build}/gsa_nn_tests --gtest_filter='{suite}.{name}'",
