@@ -2,9 +2,7 @@
 // docs/benchmarks/README.md.
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 
-#include "gsa/error.h"
 #include "options.h"
 #include "progress.h"
 #include "report.h"
@@ -16,12 +14,6 @@ namespace {
 
 void run(const Options& options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
-  const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
-  std::error_code failure;
-  if (!folder.empty()) std::filesystem::create_directories(folder, failure);
-  if (failure)
-    throw Error(concat("--json: cannot make the folder ", folder.string(), ": ", failure.message()));
-
   Progress progress;
   const Machine machine = measure_machine(progress);
   std::vector<Result> results;

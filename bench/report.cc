@@ -1,10 +1,10 @@
 #include "report.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "gsa/error.h"
 #include "gsa/version.h"
+#include "json_file.h"
 #include "text.h"
 
 namespace gsa::bench {
@@ -176,7 +176,7 @@ std::string table_row(const Result& result, const Machine& machine) {
 void write_json(const std::string& path, const Machine& machine, const std::vector<Result>& results) {
   json cases = json::array();
   for (const Result& result : results) cases.push_back(json_of(result, machine));
-  const json document = {{"gsa", GSA_VERSION},
+  write_json_file(path, {{"gsa", GSA_VERSION},
                          {"machine", json_of(machine)},
                          {"shape",
                           {{"heads", kHeads},
@@ -186,10 +186,7 @@ void write_json(const std::string& path, const Machine& machine, const std::vect
                            {"indexer_head_size", kIndexerHeadSize},
                            {"k", kSelected},
                            {"rho", kRho}}},
-                         {"cases", cases}};
-  std::ofstream file(path);
-  file << document.dump(2) << "\n" << std::flush;
-  if (!file) throw Error(concat("--json: cannot write ", path));
+                         {"cases", cases}});
 }
 
 }  // namespace gsa::bench

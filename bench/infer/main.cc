@@ -5,9 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 
+#include "../json_file.h"
 #include "../machine.h"
 #include "../progress.h"
 #include "../text.h"
@@ -52,15 +51,6 @@ struct Options {
   int threads = 0;
 };
 
-void write_json(const std::string& path, const nlohmann::ordered_json& document) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code failure;
-  if (!folder.empty()) std::filesystem::create_directories(folder, failure);
-  std::ofstream file(path);
-  file << document.dump(2) << "\n" << std::flush;
-  if (!file) throw Error(concat("--json: cannot write ", path));
-}
-
 std::string heading(const Machine& m) {
   return concat("gsa ", GSA_VERSION, " on ", m.cpu, ", ", m.cores, " cores, ", m.threads, " threads | torch ",
                 m.torch_version, "\nmeasured now: GEMM ", format("%.0f", m.gemm_fp32 * 1e-9),
@@ -70,7 +60,7 @@ std::string heading(const Machine& m) {
 
 void run(Options options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
-  write_json(options.json, nlohmann::ordered_json::object());  // a path that cannot be written shows at once
+  write_json_file(options.json, nlohmann::ordered_json::object());
   Progress progress;
   nlohmann::ordered_json document = {{"gsa", GSA_VERSION}, {"device", options.device}};
   if (options.device == "cuda") {
@@ -88,7 +78,7 @@ void run(Options options) {
     document["threads"] = machine.threads;
     document["layer"] = run_cpu(cpu, progress);
   }
-  write_json(options.json, document);
+  write_json_file(options.json, document);
   progress.say("\n" + options.json);
 }
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "../json_file.h"
 #include "../machine.h"
 #include "../progress.h"
 #include "../timing.h"
-#include "core/file.h"
 #include "core/json.h"
 #include "gsa/error.h"
 #include "nn/cost.h"
@@ -126,7 +126,7 @@ std::string row(const std::string& name, const std::string& tokens, const std::s
                 const std::string& tflops, const std::string& share, const std::string& memory,
                 const std::string& runs) {
   char line[160];
-  std::snprintf(line, sizeof line, "  %-32s %10s %10s %9s %7s %10s %6s", name.c_str(), tokens.c_str(),
+  std::snprintf(line, sizeof line, "  %-36s %10s %10s %9s %7s %10s %6s", name.c_str(), tokens.c_str(),
                 step.c_str(), tflops.c_str(), share.c_str(), memory.c_str(), runs.c_str());
   return line;
 }
@@ -163,6 +163,11 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
                    decimal(speed * 1e-12, 2), peak > 0 ? decimal(speed / peak, 2) : "",
                    decimal(memory * 1e-9, 1) + " GB", std::to_string(samples.seconds.size())));
   return {{"case", what.name()},
+          {"preset", what.preset},
+          {"system", what.system},
+          {"sequences", what.sequences},
+          {"length", what.length},
+          {"deterministic", what.deterministic},
           {"parameters", step.parameters()},
           {"tokens_a_step", step.tokens()},
           {"tokens_a_second", rate},
@@ -188,6 +193,7 @@ void run(const Options& options) {
     for (const Case& what : cases) std::printf("%s\n", what.name().c_str());
     return;
   }
+  write_json_file(options.json, OrderedJson::object());
   Progress progress;
   double peak = options.peak_tflops * 1e12;
   OrderedJson json = {{"device", device.str()}, {"results", OrderedJson::array()}};
@@ -206,9 +212,7 @@ void run(const Options& options) {
   for (const Case& what : cases) {
     progress.start(what.name());
     json["results"].push_back(run_case(what, device, options, peak, progress));
-    AtomicFile file(options.json);
-    file.write(json.dump(2) + "\n");
-    file.commit();
+    write_json_file(options.json, json);
   }
 }
 
