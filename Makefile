@@ -124,9 +124,12 @@ bench: configure ## measure speed against torch, JSON under build/ (ARGS="--help
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer; fi
 
 .PHONY: bench-train
-bench-train: configure ## measure whole training steps, on the GPU where there is one (ARGS="--help")
+bench-train: configure ## measure whole training steps, on a GPU where there is one, beside torch.compile (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench_train
 	@$(BUILD)/gsa_bench_train $(ARGS)
+	@if [ -z "$(ARGS)" ] && grep -q '"device": "cuda' build/bench-train.json; then \
+	  $(INTERPRETER) bench/train_torch.py --device cuda --beside build/bench-train.json; \
+	fi
 
 .PHONY: bench-infer
 bench-infer: configure ## measure prefill and decoding beside the standard model (ARGS="--help"; "--device cuda")
@@ -138,6 +141,7 @@ bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS=
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa
 	@$(INTERPRETER) bench/gpu.py --library $(BUILD)/libgsa.so --json build/bench-gpu.json $(ARGS)
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-train ARGS="--device cuda --peak-tflops 989"; fi
+	@if [ -z "$(ARGS)" ]; then $(INTERPRETER) bench/train_torch.py --device cuda --peak-tflops 989 --beside build/bench-train.json; fi
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer ARGS="--device cuda"; fi
 
 # ---- CUDA: compiled and linked wherever nvcc is, no GPU needed

@@ -2,7 +2,8 @@
 //
 //   model_probe make FOLDER [key=value ...]   saves a small standard model with random weights
 //   model_probe run FOLDER                    reads FOLDER/tokens.safetensors ("tokens", I64 [B, L]),
-//                                             writes FOLDER/logits.safetensors ("logits", F32 [B, L, V])
+//                                             writes FOLDER/logits.safetensors ("logits", F32 [B, L, V], and
+//                                             "loss", F32: the mean cross-entropy of each next token)
 //
 // Keys of make: layers, heads, kv_heads, head_size, tied (0 or 1), extend (YaRN factor), attention_factor,
 // bf16 (0 or 1).
@@ -75,10 +76,16 @@ void run(const std::string& folder) {
   Model model = load_model(folder).model;
   model->eval();
   const at::Tensor logits = model->logits(model->forward(tokens).hidden).to(torch::kFloat32).contiguous();
+  const std::int64_t predicted = tokens.size(1) - 1;
+  const ModelLoss sums =
+      model->loss(tokens.narrow(1, 0, predicted).contiguous(), tokens.narrow(1, 1, predicted).contiguous());
+  const at::Tensor loss = (sums.sum / sums.count).to(torch::kFloat32);
   SafetensorsContent content;
-  content.tensors = {{"logits", StoredType::f32, logits.sizes().vec(), 0, 0}};
-  content.bytes = [&](const StoredTensor&) {
-    return std::span(static_cast<const std::byte*>(logits.data_ptr()), logits.nbytes());
+  content.tensors = {{"logits", StoredType::f32, logits.sizes().vec(), 0, 0},
+                     {"loss", StoredType::f32, {}, 0, 0}};
+  content.bytes = [&](const StoredTensor& stored_as) {
+    const at::Tensor& tensor = stored_as.name == "loss" ? loss : logits;
+    return std::span(static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes());
   };
   write_safetensors(folder + "/logits.safetensors", content);
 }
