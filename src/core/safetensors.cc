@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -39,6 +38,11 @@ constexpr std::array<TypeRow, 15> kTypes = {{{StoredType::boolean, "BOOL", 1},
                                              {StoredType::i64, "I64", 8},
                                              {StoredType::u64, "U64", 8},
                                              {StoredType::f64, "F64", 8}}};
+
+constexpr std::array<std::pair<DType, StoredType>, 4> kDTypes = {{{DType::f32, StoredType::f32},
+                                                                  {DType::f64, StoredType::f64},
+                                                                  {DType::bf16, StoredType::bf16},
+                                                                  {DType::f16, StoredType::f16}}};
 
 const TypeRow& row_of(StoredType type) {
   for (const TypeRow& row : kTypes) {
@@ -319,6 +323,21 @@ void sort_by_position(std::vector<StoredTensor>& tensors) {
 const char* name_of(StoredType type) { return row_of(type).name; }
 
 std::int64_t size_of(StoredType type) { return row_of(type).size; }
+
+StoredType stored_type_of(DType type) {
+  for (const auto& [dtype, stored] : kDTypes) {
+    if (dtype == type) return stored;
+  }
+  bad_argument("safetensors", "dtype", "float32, float64, bfloat16 or float16",
+               concat(static_cast<int>(type)));
+}
+
+std::optional<DType> dtype_of(StoredType type) {
+  for (const auto& [dtype, stored] : kDTypes) {
+    if (stored == type) return dtype;
+  }
+  return std::nullopt;
+}
 
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& name,
                                     const SafetensorsLimits& limits) {

@@ -15,12 +15,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/file.h"
+#include "gsa/dtype.h"
 
 namespace gsa {
 
@@ -45,6 +47,10 @@ enum class StoredType {
 
 const char* name_of(StoredType type);  // as in files: "F32"
 std::int64_t size_of(StoredType type);
+
+// The stored type of our tensors' types, and the way back: absent where none of ours is stored so.
+StoredType stored_type_of(DType type);
+std::optional<DType> dtype_of(StoredType type);
 
 struct SafetensorsLimits {
   std::int64_t header_bytes = 100'000'000;

@@ -15,28 +15,6 @@ constexpr const char* kVersion = "1";
 constexpr const char* kTokens = "tokens";
 constexpr const char* kTrailer = "trailer.crc32c";
 
-StoredType stored_type(DType type) {
-  switch (type) {
-    case DType::f32:
-      return StoredType::f32;
-    case DType::f64:
-      return StoredType::f64;
-    case DType::bf16:
-      return StoredType::bf16;
-    case DType::f16:
-      return StoredType::f16;
-  }
-  bad_argument("infer::cache_file", "dtype", "float32, float64, bfloat16 or float16",
-               concat(static_cast<int>(type)));
-}
-
-std::optional<DType> dtype_of(StoredType type) {
-  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
-    if (stored_type(dtype) == type) return dtype;
-  }
-  return std::nullopt;
-}
-
 std::string describe(const StoredTensor& tensor) {
   std::string shape;
   for (const std::int64_t size : tensor.shape) shape += concat(shape.empty() ? "" : ", ", size);
@@ -159,7 +137,7 @@ std::vector<StoredTensor> cache_tensors(const CacheShape& shape, std::int64_t to
                        std::vector<std::int64_t> sizes) {
     tensors.push_back({.name = layer_tensor(layer, part), .type = type, .shape = std::move(sizes)});
   };
-  const StoredType type = stored_type(shape.dtype);
+  const StoredType type = stored_type_of(shape.dtype);
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     add(layer, "k", type, {tokens, shape.kv_heads, shape.head_size});
     add(layer, "v", type, {tokens, shape.kv_heads, shape.head_size});

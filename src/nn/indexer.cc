@@ -6,23 +6,6 @@ namespace gsa::nn {
 
 using at::Tensor;
 
-ops::IndexerInputs indexer_inputs(const IndexerConfig& config, const IndexerProjections& projections,
-                                  const Tensor& bias, const RopeTables& tables) {
-  const std::int64_t tokens = projections.q.size(0);
-  ops::IndexerInputs inputs;
-  inputs.q = rotate(projections.q.view({tokens, config.heads, config.head_size}), tables);
-  inputs.k = rotate(projections.k.unsqueeze(1), tables).squeeze(1);
-  if (config.form == ScoreForm::sigmoid) {
-    inputs.w = torch::sigmoid(projections.w);
-    inputs.bias = bias.to(inputs.w.scalar_type());  // autocast leaves parameters as they are
-  } else {
-    inputs.w = projections.w * (1 / std::sqrt(static_cast<double>(config.heads)));
-  }
-  inputs.scale = 1 / std::sqrt(static_cast<double>(config.head_size));
-  inputs.form = name_of(config.form);
-  return inputs;
-}
-
 ops::BudgetOptions budget_options(const BudgetConfig& config, const Tensor& mean_variance) {
   ops::BudgetOptions options;
   options.mode = name_of(config.mode);
@@ -55,7 +38,19 @@ IndexerImpl::IndexerImpl(const AttentionConfig& config) : config_(config.indexer
 
 ops::IndexerInputs IndexerImpl::project(const Tensor& h, const RopeTables& tables) {
   const Tensor x = h.detach();
-  return indexer_inputs(config_, {wq(x), wk(x), weights_proj(x)}, bias, tables);
+  ops::IndexerInputs inputs;
+  inputs.q = rotate(wq(x).view({x.size(0), config_.heads, config_.head_size}), tables);
+  inputs.k = rotate(wk(x).unsqueeze(1), tables).squeeze(1);
+  const Tensor w = weights_proj(x);
+  if (config_.form == ScoreForm::sigmoid) {
+    inputs.w = torch::sigmoid(w);
+    inputs.bias = bias.to(w.scalar_type());  // autocast leaves parameters as they are
+  } else {
+    inputs.w = w * (1 / std::sqrt(static_cast<double>(config_.heads)));
+  }
+  inputs.scale = 1 / std::sqrt(static_cast<double>(config_.head_size));
+  inputs.form = name_of(config_.form);
+  return inputs;
 }
 
 ops::IndexerInputs IndexerImpl::at_temperature(ops::IndexerInputs inputs) const {

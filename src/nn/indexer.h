@@ -18,17 +18,6 @@
 
 namespace gsa::nn {
 
-// What the indexer's three projections give for tokens [T, d_model].
-struct IndexerProjections {
-  at::Tensor q;  // [T, H_I * d_I]
-  at::Tensor k;  // [T, d_I]
-  at::Tensor w;  // [T, H_I]
-};
-
-// The operators' inputs, packed. bias: [H_I], undefined for the ReLU form; tables: of the indexer's RoPE.
-ops::IndexerInputs indexer_inputs(const IndexerConfig& config, const IndexerProjections& projections,
-                                  const at::Tensor& bias, const RopeTables& tables);
-
 // The budget in the operators' words, with the running mean of the variance as given.
 ops::BudgetOptions budget_options(const BudgetConfig& config, const at::Tensor& mean_variance);
 

@@ -23,28 +23,6 @@ constexpr const char* kOp = "nn::load_model";
 constexpr const char* kConfig = "config.json";
 constexpr std::int64_t kMaxConfigBytes = 16 << 20;
 
-StoredType stored_type_of(DType type) {
-  switch (type) {
-    case DType::f32:
-      return StoredType::f32;
-    case DType::f64:
-      return StoredType::f64;
-    case DType::bf16:
-      return StoredType::bf16;
-    case DType::f16:
-      return StoredType::f16;
-  }
-  bad_argument("nn::save_model", "dtype", "float32, bfloat16, float16 or float64",
-               concat(static_cast<int>(type)));
-}
-
-std::optional<DType> weight_type_of(StoredType type) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    if (stored_type_of(dtype) == type) return dtype;
-  }
-  return std::nullopt;
-}
-
 // ---- Checks
 
 [[noreturn]] void bad_tensor(const WeightSource& source, const std::string& expected,
@@ -78,7 +56,7 @@ DType common_type(const std::map<std::string, WeightSource>& tensors) {
   std::string first;
   for (const auto& [name, source] : tensors) {
     if (is_mean_variance(name) || is_rope_table(name)) continue;
-    const auto type = weight_type_of(source.tensor->type);
+    const auto type = gsa::dtype_of(source.tensor->type);
     if (!type) bad_tensor(source, "F32, BF16, F16 or F64", name_of(source.tensor->type));
     if (!common) {
       common = type;
@@ -137,7 +115,7 @@ void copy_into(Tensor& target, const WeightSource& source) {
   }
   if (mean_variance && stored.type != StoredType::f64) bad_tensor(source, "F64", name_of(stored.type));
   const at::ScalarType type =
-      mean_variance ? at::kDouble : binding::scalar_type(weight_type_of(stored.type).value());
+      mean_variance ? at::kDouble : binding::scalar_type(gsa::dtype_of(stored.type).value());
   Tensor staged = torch::empty(target.sizes(), type);  // bytes in a file may be unaligned
   const auto bytes = source.bytes();
   if (!bytes.empty()) std::memcpy(staged.data_ptr(), bytes.data(), bytes.size());

@@ -113,18 +113,10 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
 
 namespace {
 
-std::tuple<Tensor, Tensor, Tensor> append_cpu_entry(const Tensor& x, const Tensor& cos, const Tensor& sin,
-                                                    const OptTensor& index_cos, const OptTensor& index_sin,
-                                                    const Tensor& slots, const Tensor& k, const Tensor& v,
-                                                    const OptTensor& index_k, const OptTensor& index_k_scale,
-                                                    std::int64_t q_heads, std::int64_t index_heads,
-                                                    std::int64_t value_gate, std::int64_t index_w_column,
-                                                    bool sigmoid_w) {
-  const BoundAppend bound =
-      bind_append({x, cos, sin, index_cos, index_sin, slots, k, v, index_k, index_k_scale, q_heads,
-                   index_heads, value_gate, index_w_column, sigmoid_w});
+BoundAppend append_cpu(const ops::AppendInputs& inputs) {
+  BoundAppend bound = bind_append(inputs);
   gsa::append(bound.args, TorchParallel());
-  return {bound.results.q, bound.results.index_q, bound.results.index_w};
+  return bound;
 }
 
 std::tuple<Tensor, Tensor, Tensor> append_meta(const Tensor& x, const Tensor&, const Tensor&,
@@ -152,7 +144,7 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
       "-> (Tensor q, Tensor index_q, Tensor index_w)");
 }
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("append", &append_cpu_entry); }
+TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("append", &append_by<append_cpu>); }
 TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("append", &append_meta); }
 
 }  // namespace gsa::binding

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <tuple>
 
 #include "kernels/append/append.h"
 
@@ -38,5 +39,20 @@ struct BoundAppend {
   ops::Appended results;
 };
 BoundAppend bind_append(const ops::AppendInputs& inputs);
+
+// The function to register for a device: `run` binds the arguments and calls that device's kernels.
+template <BoundAppend (*run)(const ops::AppendInputs& inputs)>
+std::tuple<at::Tensor, at::Tensor, at::Tensor> append_by(
+    const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+    const std::optional<at::Tensor>& index_cos, const std::optional<at::Tensor>& index_sin,
+    const at::Tensor& slots, const at::Tensor& k, const at::Tensor& v,
+    const std::optional<at::Tensor>& index_k, const std::optional<at::Tensor>& index_k_scale,
+    std::int64_t q_heads, std::int64_t index_heads, std::int64_t value_gate, std::int64_t index_w_column,
+    bool sigmoid_w) {
+  const ops::Appended results = run({x, cos, sin, index_cos, index_sin, slots, k, v, index_k, index_k_scale,
+                                     q_heads, index_heads, value_gate, index_w_column, sigmoid_w})
+                                    .results;
+  return {results.q, results.index_q, results.index_w};
+}
 
 }  // namespace gsa::binding

@@ -6,7 +6,6 @@
 #include "gsa/error.h"
 #include "torch/decode_arguments.h"
 #include "torch/parallel.h"
-#include "torch/signatures.h"
 
 namespace gsa::binding {
 
@@ -28,36 +27,16 @@ void check_pages(const char* op, const DecodeArgs& args, std::int64_t pages) {
   }
 }
 
-Tensor3 decode_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& block_table,
-                   const Tensor& lengths, const OptTensor& index_q, const OptTensor& index_k,
-                   const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
-                   std::int64_t max_length, std::optional<double> scale, double index_scale,
-                   std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
-                   std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& index_k_scale) {
+BoundDecode decode_cpu(const DecodeTensors& tensors) {
   constexpr char op[] = "decode";
-  const BoundDecode bound = bind_decode(op, {q,
-                                             k,
-                                             v,
-                                             block_table,
-                                             lengths,
-                                             index_q,
-                                             index_k,
-                                             index_w,
-                                             index_bias,
-                                             gate,
-                                             max_length,
-                                             scale,
-                                             index_scale,
-                                             form,
-                                             {budget, k_base, k_min, k_max, mean_variance},
-                                             index_k_scale});
-  check_pages(op, bound.args, k.size(0));
+  BoundDecode bound = bind_decode(op, tensors);
+  check_pages(op, bound.args, tensors.k.size(0));
   decode(bound.args, TorchParallel());
-  return {bound.out, bound.lse, bound.k_t};
+  return bound;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("decode", &decode_cpu); }
+TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("decode", &decode_by<decode_cpu>); }
 
 }  // namespace gsa::binding

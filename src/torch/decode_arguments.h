@@ -1,9 +1,10 @@
-// The arguments of decode, checked and turned into what kernels take; shared by the CPU's implementation and
-// that of CUDA devices.
+// The arguments of decode, from the registered function to what kernels take; shared by the CPU's
+// implementation and that of CUDA devices.
 #pragma once
 
 #include "kernels/decode/decode.h"
 #include "torch/arguments.h"
+#include "torch/signatures.h"
 
 namespace gsa::binding {
 
@@ -35,5 +36,32 @@ struct BoundDecode {
   Tensor out, lse, k_t;
 };
 BoundDecode bind_decode(const char* op, const DecodeTensors& tensors);
+
+// The function to register for a device: `run` binds the arguments and calls that device's kernels.
+template <BoundDecode (*run)(const DecodeTensors& tensors)>
+Tensor3 decode_by(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& block_table,
+                  const Tensor& lengths, const OptTensor& index_q, const OptTensor& index_k,
+                  const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
+                  std::int64_t max_length, std::optional<double> scale, double index_scale,
+                  std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
+                  std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& index_k_scale) {
+  const BoundDecode bound = run({q,
+                                 k,
+                                 v,
+                                 block_table,
+                                 lengths,
+                                 index_q,
+                                 index_k,
+                                 index_w,
+                                 index_bias,
+                                 gate,
+                                 max_length,
+                                 scale,
+                                 index_scale,
+                                 form,
+                                 {budget, k_base, k_min, k_max, mean_variance},
+                                 index_k_scale});
+  return {bound.out, bound.lse, bound.k_t};
+}
 
 }  // namespace gsa::binding

@@ -17,13 +17,6 @@ nn::Model gsa_model(torch::Dtype dtype = torch::kFloat32) {
   return make_model(nn::testing::four_systems()[3].config, dtype);
 }
 
-// Decodes the tokens one by one and returns all logits.
-Tensor decode_all(Engine& engine, Sequence& sequence, const Tokens& tokens) {
-  std::vector<Tensor> rows;
-  for (const std::int64_t token : tokens) rows.push_back(engine.decode({{&sequence, token}}).clone());
-  return torch::cat(rows);
-}
-
 std::int64_t pages_in_use(const Engine& engine) {
   return engine.cache_use().tokens / engine.options().page_size;
 }
@@ -32,25 +25,8 @@ TEST(CacheSharing, AForkThatDivergesEqualsSeparateRuns) {
   for (const NamedConfig& system : nn::testing::four_systems()) {
     nn::Model model = make_model(system.config, torch::kFloat32);
     for (const std::int64_t length : {15, 16, 17, 40}) {  // around the edge of a page
-      const Tokens prompt = random_tokens(length, 1), left = random_tokens(20, 2),
-                   right = random_tokens(20, 3);
-      Engine engine(model, {.page_size = 16});
-      Sequence a = engine.start();
-      engine.prefill({{&a, prompt}});
-      Sequence b = a.fork();
-      // In turns, so that either would see what the other writes.
-      std::vector<Tensor> of_a, of_b;
-      for (std::size_t i = 0; i < left.size(); ++i) {
-        of_a.push_back(engine.decode({{&a, left[i]}}).clone());
-        of_b.push_back(engine.decode({{&b, right[i]}}).clone());
-      }
-      for (const auto& [tokens, rows] : {std::pair(left, of_a), std::pair(right, of_b)}) {
-        Engine separate(model, {.page_size = 16});
-        Sequence sequence = separate.start();
-        separate.prefill({{&sequence, prompt}});
-        EXPECT_TRUE(torch::equal(decode_all(separate, sequence, tokens), torch::cat(rows)))
-            << system.name << ", prefix of " << length;
-      }
+      SCOPED_TRACE(concat(system.name, ", prefix of ", length));
+      expect_forks_keep_apart(model, {.page_size = 16}, length);
     }
   }
 }

@@ -3,37 +3,18 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "cuda_call.h"
+#include "decode_cases.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/decode/decode_cuda.h"
-#include "problems.h"
 
 namespace gsa::testing {
 namespace {
 
-enum class GateKind { none, element_wise, head_wise };
-
-struct Case {
-  const char* name;
-  std::vector<std::int64_t> lengths;
-  std::int64_t queries = 1, page_size = 64;
-  std::int64_t heads = 4, kv_heads = 2, size = 64;
-  std::int64_t index_heads = 4, index_size = 64;  // no heads: dense
-  Budget budget = {BudgetMode::fixed, 40, 8, 300};
-  GateKind gate = GateKind::element_wise;
-  ScoreForm form = ScoreForm::sigmoid;
-  Layout layout = Layout::tokens_first;
-  bool bytes = false;  // index keys of 8 bits
-};
-
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
-
-Case in_bytes(Case c) {
-  c.bytes = true;
-  return c;
-}
+using decoding::Case;
+using decoding::GateKind;
+using decoding::in_bytes;
+using decoding::Result;
 
 const std::vector<Case> kCases = {
     {"one_key", {1}},
@@ -78,17 +59,6 @@ const std::vector<Case> kCases = {
     {"dense_long", {70000, 17000, 16384, 65536}, 1, 64, 2, 1, 16, 0},  // pieces of every size
 };
 
-struct Result {
-  Tensor out, lse;
-  std::vector<std::int32_t> k_t;
-};
-
-::testing::AssertionResult same(const Result& a, const Result& b) {
-  if (a.k_t != b.k_t) return ::testing::AssertionFailure() << "k_t differ";
-  const ::testing::AssertionResult out = same_bits(a.out, b.out);
-  return out ? same_bits(a.lse, b.lse) : out;
-}
-
 struct Problem {
   Case c;
   DType dtype;
@@ -108,7 +78,7 @@ struct Problem {
     for (const std::int64_t length : c.lengths) {
       batch.spans.push_back({c.queries, length, length - c.queries});
       lengths.push_back(static_cast<std::int32_t>(length));
-      pages += blocks_of(length);
+      pages += c.blocks_of(length);
     }
     indexer = IndexerProblem(dtype, batch, std::max<std::int64_t>(c.index_heads, 1), c.index_size, c.form,
                              c.layout, seed);
@@ -119,23 +89,12 @@ struct Problem {
     gate.fill([&] { return 2 * random.normal(); });
     if (c.bytes) make_exact(random);
     max_length = batch.longest();
-    blocks = blocks_of(max_length) + 1;
+    blocks = c.blocks_of(max_length) + 1;
 
-    std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
-    std::iota(order.begin(), order.end(), 0);
-    for (std::size_t i = order.size(); i > 1; --i) {
-      std::swap(order[i - 1], order[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(i)))]);
-    }
-    table.assign(c.lengths.size() * static_cast<std::size_t>(blocks), 1 << 28);  // where nobody may look
+    table = random_table(c, pages, blocks, random);
     k = Tensor(dtype, pages * c.page_size, c.kv_heads, c.size, c.layout);
     v = k;
     index_k = Tensor(dtype, pages * c.page_size, 1, c.index_size, c.layout);
-    std::size_t next = 0;
-    for (std::size_t n = 0; n < c.lengths.size(); ++n) {
-      for (std::int64_t b = 0; b < blocks_of(c.lengths[n]); ++b) {
-        table[n * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(b)] = order[next++];
-      }
-    }
     index_bytes.assign(static_cast<std::size_t>(pages * c.page_size * c.index_size), 77);
     index_scale.assign(static_cast<std::size_t>(pages * c.page_size), static_cast<float>(kNan));
     write_cache();
@@ -153,13 +112,8 @@ struct Problem {
   }
   static double scale_of(std::int64_t row) { return (row % 2 == 0 ? 1.0 : 3.0) / (row % 3 == 0 ? 64 : 128); }
 
-  std::int64_t blocks_of(std::int64_t length) const { return (length + c.page_size - 1) / c.page_size; }
-
   // The row of the cache where position s of sequence n lies.
-  std::int64_t row_of(std::size_t n, std::int64_t s) const {
-    const std::int64_t at = static_cast<std::int64_t>(n) * blocks + s / c.page_size;
-    return table[static_cast<std::size_t>(at)] * c.page_size + s % c.page_size;
-  }
+  std::int64_t row_of(std::size_t n, std::int64_t s) const { return row_in(table, blocks, c, n, s); }
 
   void write_cache() {
     for (std::size_t n = 0; n < c.lengths.size(); ++n) {
@@ -184,10 +138,6 @@ struct Problem {
     }
   }
 
-  ConstPages pages(const ConstRows& rows) const {
-    return {rows.data, rows.token_stride * c.page_size, rows.token_stride, rows.head_stride};
-  }
-
   // Arguments with `sequences` sequences from number `first` on, in device memory of `call`.
   DecodeArgs arguments(CudaCall& call, Result& result, std::int64_t first, std::int64_t sequences) const {
     const std::int64_t rows = sequences * c.queries, begin = first * c.queries;
@@ -203,19 +153,19 @@ struct Problem {
     a.sequences = sequences;
     a.queries = c.queries;
     a.q = from(attention.q);
-    a.k = pages(call.rows(k.rows(), cache, c.kv_heads, c.size, dtype));
-    a.v = pages(call.rows(v.rows(), cache, c.kv_heads, c.size, dtype));
+    a.k = pages_of(call.rows(k.rows(), cache, c.kv_heads, c.size, dtype), c);
+    a.v = pages_of(call.rows(v.rows(), cache, c.kv_heads, c.size, dtype), c);
     if (c.index_heads > 0) {
       a.index_heads = c.index_heads;
       a.index_head_size = c.index_size;
       a.index_q = from(indexer.q);
       a.index_w = from(indexer.w);
       if (c.bytes) {
-        a.index_k = pages({call.array(index_bytes.data(), cache * c.index_size), c.index_size, 0});
+        a.index_k = pages_of({call.array(index_bytes.data(), cache * c.index_size), c.index_size, 0}, c);
         a.index_k_scale = call.array(index_scale.data(), cache);
         a.index_k_scale_stride = c.page_size;
       } else {
-        a.index_k = pages(call.rows(index_k.rows(), cache, 1, c.index_size, dtype));
+        a.index_k = pages_of(call.rows(index_k.rows(), cache, 1, c.index_size, dtype), c);
       }
       a.index_bias =
           call.input(indexer.bias.data(), c.index_heads * static_cast<std::int64_t>(size_of(dtype)));

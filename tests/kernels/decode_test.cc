@@ -7,30 +7,19 @@
 
 #include <numeric>
 
+#include "decode_cases.h"
 #include "kernels/gate/gate.h"
-#include "problems.h"
 
 namespace gsa::testing {
 namespace {
 
-enum class GateKind { none, element_wise, head_wise };
-
-struct Case {
-  const char* name;
-  std::vector<std::int64_t> lengths;
-  std::int64_t queries = 1, page_size = 64;
-  std::int64_t heads = 4, kv_heads = 2, size = 32;
-  std::int64_t index_heads = 4, index_size = 32;  // no heads: dense
-  Budget budget = {BudgetMode::fixed, 40, 8, 300};
-  GateKind gate = GateKind::element_wise;
-  ScoreForm form = ScoreForm::sigmoid;
-  Layout layout = Layout::tokens_first;
-  bool bytes = false;  // index keys of 8 bits
-};
-
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+using decoding::Case;
+using decoding::GateKind;
+using decoding::in_bytes;
+using decoding::Result;
 
 constexpr Budget kFixed = {BudgetMode::fixed, 40, 8, 300};
+constexpr ScoreForm kRelu = ScoreForm::relu;
 
 const std::vector<Case> kCases = {
     {"page_edges", {1, 7, 8, 9, 63, 64, 65, 127, 129}, 1, 8},
@@ -39,50 +28,13 @@ const std::vector<Case> kCases = {
     {"shorter_than_queries", {0, 1, 3, 5, 40, 0}, 5, 8},
     {"a_prompt", {700}, 700, 32},
     {"inverse", {900, 333}, 2, 32, 4, 1, 24, 3, 20, {BudgetMode::inverse, 60, 8, 200, 0.01}},
-    {"odd_sizes", {300, 41}, 2, 16, 6, 2, 37, 5, 21, kFixed, GateKind::head_wise, ScoreForm::relu},
+    {"odd_sizes", {300, 41}, 2, 16, 6, 2, 37, 5, 21, kFixed, GateKind::head_wise, kRelu},
     {"gaps", {300, 41}, 2, 16, 6, 3, 40, 4, 24, kFixed, GateKind::none, ScoreForm::sigmoid, Layout::gaps},
     {"dense", {600, 1, 77}, 1, 16, 8, 2, 64, 0},
     {"dense_queries", {600, 3, 77}, 4, 64, 5, 1, 20, 0, 0, kFixed, GateKind::head_wise},
-    {"bytes",
-     {300, 5, 1000},
-     2,
-     8,
-     4,
-     2,
-     32,
-     4,
-     32,
-     kFixed,
-     GateKind::element_wise,
-     ScoreForm::sigmoid,
-     Layout::tokens_first,
-     true},
-    {"bytes_odd",
-     {300, 66},
-     3,
-     64,
-     4,
-     2,
-     32,
-     3,
-     21,
-     kFixed,
-     GateKind::none,
-     ScoreForm::relu,
-     Layout::gaps,
-     true},
+    in_bytes({"bytes", {300, 5, 1000}, 2, 8, 4, 2, 32, 4, 32}),
+    in_bytes({"bytes_odd", {300, 66}, 3, 64, 4, 2, 32, 3, 21, kFixed, GateKind::none, kRelu, Layout::gaps}),
 };
-
-struct Result {
-  Tensor out, lse;
-  std::vector<std::int32_t> k_t;
-};
-
-::testing::AssertionResult same(const Result& a, const Result& b) {
-  if (a.k_t != b.k_t) return ::testing::AssertionFailure() << "k_t differ";
-  const ::testing::AssertionResult out = same_bits(a.out, b.out);
-  return out ? same_bits(a.lse, b.lse) : out;
-}
 
 ConstRows from_row(const Tensor& x, std::int64_t row) {
   ConstRows rows = x.rows();
@@ -110,9 +62,9 @@ struct Problem {
       batch.spans.push_back({there, length, length - there});
       lengths.push_back(static_cast<std::int32_t>(length));
       max_length = std::max(max_length, length);
-      pages += (length + c.page_size - 1) / c.page_size;
+      pages += c.blocks_of(length);
     }
-    blocks = (max_length + c.page_size - 1) / c.page_size + 1;
+    blocks = c.blocks_of(max_length) + 1;
     Random random(seed);
     const std::int64_t rows = c.queries * static_cast<std::int64_t>(c.lengths.size());
     const auto normal = [&](std::int64_t tokens, std::int64_t heads, std::int64_t size) {
@@ -133,30 +85,11 @@ struct Problem {
     for (std::int64_t i = 0; i < batch.keys(); ++i) {
       scales.push_back(static_cast<float>(0.001 + 0.02 * random.uniform()));
     }
-    make_table(random);
+    table = random_table(c, pages, blocks, random);
     write_cache();
   }
 
-  void make_table(Random& random) {
-    std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
-    std::iota(order.begin(), order.end(), 0);
-    for (std::int64_t i = pages - 1; i > 0; --i) {
-      std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(random.below(i + 1))]);
-    }
-    table.assign(c.lengths.size() * static_cast<std::size_t>(blocks), 1 << 30);
-    std::size_t next = 0;
-    for (std::size_t n = 0; n < c.lengths.size(); ++n) {
-      for (std::int64_t b = 0; b * c.page_size < c.lengths[n]; ++b) {
-        table[n * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(b)] = order[next++];
-      }
-    }
-  }
-
-  std::int64_t row_of(std::size_t n, std::int64_t s) const {
-    return table[n * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(s / c.page_size)] *
-               c.page_size +
-           s % c.page_size;
-  }
+  std::int64_t row_of(std::size_t n, std::int64_t s) const { return row_in(table, blocks, c, n, s); }
 
   void write_cache() {
     const std::int64_t rows = pages * c.page_size;
@@ -190,25 +123,20 @@ struct Problem {
             std::vector<std::int32_t>(static_cast<std::size_t>(rows), c.index_heads > 0 ? -7 : 0)};
   }
 
-  ConstPages pages_of(const Tensor& x) const {
-    const ConstRows rows = x.rows();
-    return {rows.data, rows.token_stride * c.page_size, rows.token_stride, rows.head_stride};
-  }
-
   DecodeArgs arguments(Result& result) const {
     DecodeArgs a;
     a.shape = {dtype, c.heads, c.kv_heads, c.size, 0.3};
     a.sequences = static_cast<std::int64_t>(c.lengths.size());
     a.queries = c.queries;
     a.q = q.rows();
-    a.k = pages_of(pages_k);
-    a.v = pages_of(pages_v);
+    a.k = pages_of(pages_k.rows(), c);
+    a.v = pages_of(pages_v.rows(), c);
     if (c.index_heads > 0) {
       a.index_heads = c.index_heads;
       a.index_head_size = c.index_size;
       a.index_q = index_q.rows();
       a.index_w = index_w.rows();
-      a.index_k = pages_of(pages_index_k);
+      a.index_k = pages_of(pages_index_k.rows(), c);
       a.index_bias = index_bias.data();
       a.index_scale = 0.2;
       a.form = c.form;

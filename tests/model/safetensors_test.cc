@@ -50,6 +50,17 @@ TEST(Safetensors, ReadsTensorsInTheOrderOfTheirBytes) {
   EXPECT_EQ(header.data_begin, 8 + static_cast<std::int64_t>(std::strlen(kTwo)));
 }
 
+TEST(Safetensors, TypesOfTensorsGoThereAndBack) {
+  for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    const StoredType stored = stored_type_of(type);
+    EXPECT_EQ(size_of(stored), static_cast<std::int64_t>(size_of(type)));
+    EXPECT_EQ(dtype_of(stored), type);
+  }
+  EXPECT_STREQ(name_of(stored_type_of(DType::bf16)), "BF16");
+  EXPECT_EQ(dtype_of(StoredType::i64), std::nullopt);
+  expect_error([] { stored_type_of(static_cast<DType>(99)); }, {"dtype", "float32", "99"});
+}
+
 TEST(Safetensors, EmptyTensorsAndEmptyFilesAreFiles) {
   EXPECT_TRUE(parse(file_of("{}", 0)).tensors.empty());
   EXPECT_TRUE(parse(file_of("{}      ", 0)).tensors.empty());  // padded, as writers do
