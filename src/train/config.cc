@@ -178,7 +178,8 @@ std::vector<Option> options_of(TrainConfig& c) {
            "YaRN to this many times the trained length; 1: none; 0: as it is"),
       text("data.train", c.data.train, "dataset folder (gsa tokenize makes one)"),
       text("data.validation", c.data.validation, "dataset folder for validation; empty: none"),
-      whole("data.length", c.data.length, 1, 1 << 24, "tokens a row"),
+      whole("data.length", c.data.length, 1, 1 << 24,
+            "tokens a row; from scratch also the length that the model is meant for"),
       whole("data.seed", c.data.seed, 0, kMany, "of the order of documents"),
       whole("spans.dense", c.spans.dense, 0, kMany, "steps with dense attention, indexer at rest"),
       whole("spans.warmup", c.spans.warmup, 0, kMany,
@@ -380,7 +381,7 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   if (!model.system.empty()) nn::apply(config, nn::system_by_name(model.system));
   if (!stored) {
     config.vocab_size = model.vocab_size > 0 ? model.vocab_size : tokenizer_vocab_size;
-    config.max_positions = std::max(config.max_positions, data.length);
+    config.max_positions = data.length;  // what it is trained at is what it is meant for, whatever the preset
   }
   if (config.vocab_size < tokenizer_vocab_size) {
     refuse_because(

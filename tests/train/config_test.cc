@@ -154,6 +154,7 @@ TEST(TrainConfig, DescribesTheModel) {
   config.resolve();
   const nn::ModelConfig model = config.model_config(258, std::nullopt);
   EXPECT_EQ(model.vocab_size, 258);
+  EXPECT_EQ(model.max_positions, config.data.length);
   EXPECT_EQ(model.attention.budget.base, 100);
   EXPECT_EQ(model.attention.output_gate, nn::GateKind::headwise);
   EXPECT_EQ(model.attention.value_gate, nn::GateKind::none);
@@ -171,6 +172,11 @@ TEST(TrainConfig, DescribesTheModel) {
   config.spans.dense = 100;
   config.spans.sparse = 0;
   EXPECT_FALSE(config.model_config(258, std::nullopt).attention.sparse);
+
+  // A stored model keeps what it is meant for, also where rows are shorter.
+  nn::ModelConfig longer = model;
+  longer.max_positions = 4 * config.data.length;
+  EXPECT_EQ(config.model_config(258, longer).max_positions, 4 * config.data.length);
 
   config.data.length = 1 << 20;
   expect_error([&] { config.model_config(258, model); }, {"data.length", "yarn_factor"});
