@@ -140,9 +140,9 @@ bench-infer: configure ## measure prefill and decoding beside the standard model
 bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa
 	@$(INTERPRETER) bench/gpu.py --library $(BUILD)/libgsa.so --json build/bench-gpu.json $(ARGS)
+	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer ARGS="--device cuda"; fi
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-train ARGS="--device cuda --peak-tflops 989"; fi
 	@if [ -z "$(ARGS)" ]; then $(INTERPRETER) bench/train_torch.py --device cuda --peak-tflops 989 --beside build/bench-train.json; fi
-	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer ARGS="--device cuda"; fi
 
 # ---- CUDA: compiled and linked wherever nvcc is, no GPU needed
 

@@ -49,7 +49,9 @@ std::vector<Case> cases_on(const torch::Device& device) {
   }
   for (const bool deterministic : {true, false}) {
     cases.push_back({"paper-1.7b", "standard", 4096, 4, deterministic});
+    cases.push_back({"paper-1.7b", "standard", 32768, 1, deterministic});
   }
+  cases.push_back({"paper-1.7b", "gsa", 32768, 1});
   return cases;
 }
 
@@ -70,6 +72,7 @@ class Steps {
     nn::apply(config_, nn::system_by_name(what.system));
     sparse_ = config_.attention.sparse;
     length_ = what.length;
+    config_.max_positions = length_;
     deterministic_ = what.deterministic;
     model_ = nn::Model(config_);
     model_->to(device);
