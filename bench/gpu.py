@@ -197,11 +197,45 @@ def gate_bandwidth(timer):
     yield dict(name="gate backward, 128K", ours=backward, note=f"{5 * x.nbytes / backward / 1e9:.2f} TB/s")
 
 
+def few_rows(timer):
+    """The products of a layer of the paper's 1.7B in a decoding step, with norms, SwiGLU and residual sums; each of
+    four layers has weights of its own."""
+    size, inner, columns, layers = 2048, 5504, 5960, 4
+    shapes = ((columns, size), (size, size), (2 * inner, size), (size, inner))
+    weights = [[0.02 * normal(*shape) for shape in shapes] for _ in range(layers)]
+    norm, bias = torch.ones(size, device="cuda", dtype=torch.bfloat16), 0.02 * normal(columns)
+    for rows in (1, 8, 16):
+        start, attended = normal(rows, size), normal(rows, size)
+
+        def ours():
+            x = start
+            for into, out, up, down in weights:
+                gsa.few_linear(x, into, norm, bias, eps=1e-6, settled=True)
+                x = gsa.few_linear(attended, out, residual=x, settled=True)
+                hidden = gsa.few_linear(x, up, norm, eps=1e-6, swiglu=True, settled=True)
+                x = gsa.few_linear(hidden, down, residual=x, settled=True)
+            return x
+
+        def by_torch():
+            x, linear = start, F.linear
+            for into, out, up, down in weights:
+                linear(gsa.rms_norm(x, None, norm, 1e-6)[0], into, bias)
+                y, x, _ = gsa.rms_norm(x, linear(attended, out), norm, 1e-6)
+                x = x + linear(gsa.swiglu(linear(y, up)), down)
+            return x
+
+        mine, standard = timer.graph(ours), timer.graph(by_torch)
+        rate = sum(w.nbytes for layer in weights for w in layer) / mine / 1e9
+        yield dict(name=f"products of a layer, {rows} row{'s' if rows > 1 else ''}", ours=1000 * mine / layers,
+                   standard=1000 * standard / layers, unit="us", note=f"{rate:.2f} TB/s; torch's product")  # fmt: skip
+
+
 CASES = {
     "select": select_128k,
     "attend": attend_128k,
     "stage": stage_128k,
     "decode": decode_128k,
+    "few_rows": few_rows,
     "train32k": training_32k,
     "train4k": training_4k,
     "warmup": warmup_32k,

@@ -5,6 +5,7 @@
 
 #include "nn/dense_attention.h"
 #include "torch/append.h"
+#include "torch/few_linear.h"
 #include "torch/fused.h"
 #include "torch/ops.h"
 
@@ -45,19 +46,29 @@ Network::Tables Network::tables(const Tensor& positions) const {
   return tables;
 }
 
-Network::Inputs Network::project(std::int64_t n, const Tensor& x, const Tables& tables, const Pass& pass,
-                                 const Cache& cache) const {
+// Where few_linear serves all products of a layer and the one behind them, a step is a chain of kernels that
+// fetch their weights ahead of their inputs.
+bool Network::few_linear_serves(std::int64_t tokens) const {
+  const nn::AttentionConfig& config = weights_.config.attention;
+  const auto serves = [&](std::int64_t size, bool norm) {
+    return ops::few_linear_serves(weights_.embedding.device(), weights_.embedding.scalar_type(), tokens, size,
+                                  norm);
+  };
+  return serves(config.d_model, true) && serves(config.heads * config.head_size, false) &&
+         serves(weights_.config.intermediate, false);
+}
+
+Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Tables& tables,
+                                 const Pass& pass, const Cache& cache) const {
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
   const nn::AttentionConfig& config = weights_.config.attention;
   const InputColumns& columns = weights_.columns;
   const std::int64_t output_gate =
       columns.q + columns.k + columns.v + columns.index_q + columns.index_k + columns.value_gate;
   const ops::PagedCache pages = cache.pages(n);
-  ops::OptTensor bias;
-  if (layer.input_bias.defined()) bias = layer.input_bias;
 
   ops::AppendInputs append;
-  append.x = at::linear(x, layer.input, bias);
+  append.x = product;
   append.cos = tables.rope.cos;
   append.sin = tables.rope.sin;
   append.slots = pass.slots;
@@ -159,32 +170,62 @@ Network::Attended Network::attend_rows(std::int64_t n, const Inputs& inputs, con
 Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tensor>& key_sum) const {
   const double eps = weights_.config.rms_eps;
   const std::int64_t tokens = pass.tokens.size(0);
+  const bool few = few_linear_serves(tokens);
   const Tables tables = this->tables(pass.positions);
   Tensor x = at::embedding(weights_.embedding, pass.tokens);
-  ops::OptTensor branch;  // what is still to be added to x: the next norm does it
+  ops::OptTensor branch;  // what is still to be added to x: the next norm does it. Not where rows are few
+  const auto normed = [&](const Tensor& norm) {
+    const ops::Normed result = ops::rms_norm(x, branch, norm, eps);
+    x = result.sum;
+    return result.y;
+  };
   for (std::size_t n = 0; n < weights_.layers.size(); ++n) {
     const LayerWeights& layer = weights_.layers[n];
     const auto index = static_cast<std::int64_t>(n);
+    ops::OptTensor bias;
+    if (layer.input_bias.defined()) bias = layer.input_bias;
     Tensor attended;
     {
-      const ops::Normed normed = ops::rms_norm(x, branch, layer.input_norm, eps);
-      x = normed.sum;
-      const Inputs inputs = project(index, normed.y, tables, pass, cache);
+      const Tensor product = few ? ops::few_linear({.x = x,
+                                                    .weight = layer.input,
+                                                    .norm = layer.input_norm,
+                                                    .bias = bias,
+                                                    .eps = eps,
+                                                    .settled = true})
+                                 : at::linear(normed(layer.input_norm), layer.input, bias);
+      const Inputs inputs = project(index, product, tables, pass, cache);
       const Attended result = pass.parts.empty() ? attend_rows(index, inputs, pass, cache)
                                                  : attend_pages(index, inputs, pass, cache);
       if (key_sum) key_sum->add_(result.k_t.sum(at::kLong));
       attended = result.out.reshape({tokens, -1});
     }
-    const ops::Normed normed = ops::rms_norm(x, at::linear(attended, layer.output), layer.post_norm, eps);
-    x = normed.sum;
-    branch = at::linear(ops::swiglu(at::linear(normed.y, layer.gate_up)), layer.down);
+    if (few) {
+      x = ops::few_linear({.x = attended, .weight = layer.output, .residual = x, .settled = true});
+      const Tensor hidden = ops::few_linear({.x = x,
+                                             .weight = layer.gate_up,
+                                             .norm = layer.post_norm,
+                                             .eps = eps,
+                                             .swiglu = true,
+                                             .settled = true});
+      x = ops::few_linear({.x = hidden, .weight = layer.down, .residual = x, .settled = true});
+    } else {
+      branch = at::linear(attended, layer.output);
+      const Tensor hidden = normed(layer.post_norm);
+      branch = at::linear(ops::swiglu(at::linear(hidden, layer.gate_up)), layer.down);
+    }
   }
-  return x + *branch;
+  return branch ? x + *branch : x;
 }
 
 Tensor Network::logits(const Tensor& residual) const {
-  const Tensor hidden = ops::rms_norm(residual, {}, weights_.norm, weights_.config.rms_eps).y;
-  const Tensor logits = at::linear(hidden, weights_.output);
+  const double eps = weights_.config.rms_eps;
+  const Tensor logits = few_linear_serves(residual.size(0))
+                            ? ops::few_linear({.x = residual,
+                                               .weight = weights_.output,
+                                               .norm = weights_.norm,
+                                               .eps = eps,
+                                               .settled = true})
+                            : at::linear(ops::rms_norm(residual, {}, weights_.norm, eps).y, weights_.output);
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }
 

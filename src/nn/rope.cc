@@ -56,7 +56,14 @@ RopeTables Rope::tables(const at::Tensor& positions, at::ScalarType dtype,
   // Angles in float64: at position 131,071 a float32 angle would be off by some 2^-8 radians.
   const at::Tensor angles = positions.to(torch::kFloat64).unsqueeze(1) * frequencies;
   const at::ScalarType real = dtype == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
-  return {(angles.cos() * factor_).to(real), (angles.sin() * factor_).to(real)};
+  // Without a factor one kernel a table instead of three: of a decoding step's small kernels these are most.
+  const auto table = [&](at::Tensor& (*function)(at::Tensor&, const at::Tensor&)) {
+    const bool scaled = factor_ != 1;
+    at::Tensor result = at::empty(angles.sizes(), angles.options().dtype(scaled ? torch::kFloat64 : real));
+    function(result, angles);
+    return scaled ? (result * factor_).to(real) : result;
+  };
+  return {table(at::cos_out), table(at::sin_out)};
 }
 
 at::Tensor rotate(const at::Tensor& x, const RopeTables& tables) {

@@ -4,6 +4,7 @@
 
 #include "gsa/error.h"
 #include "torch/backend.h"
+#include "torch/few_linear.h"
 #include "torch/fused_backend.h"
 
 namespace gsa::binding {
@@ -38,6 +39,8 @@ std::unique_ptr<FusedBackend> cuda_fused_backend(const at::Device& device) {
       concat("gsa: the CUDA operators are not built in this library, got a tensor on ", device.str()));
 }
 
+bool cuda_few_linear_takes(const at::Device&, std::int64_t, std::int64_t, bool) { return false; }
+
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   m.def("built_with_cuda() -> bool", [] { return false; });
 }
@@ -56,6 +59,7 @@ TORCH_LIBRARY_IMPL(gsa, CUDA, m) {
                            "indexer_kl_backward",
                            "decode",
                            "append",
+                           "few_linear",
                            "rms_norm",
                            "rms_norm_backward",
                            "rotary",

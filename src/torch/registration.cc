@@ -89,7 +89,8 @@ TORCH_LIBRARY(gsa, m) {
       concat("sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
              kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout,
              ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)"));
-  // The same results, and the mask that select() would give. Not differentiable: sparse_attend is.
+  // The same results, and the mask that select() would give, which the backward pass then reads: for who has
+  // the memory, and more use for the mask.
   define(concat(
       "sparse_attend_with_mask(Tensor q, Tensor k, Tensor v, ", kIndexTensors,
       "=None, *, float? scale=None, ", kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout, ", ",

@@ -74,24 +74,7 @@ TEST_P(EngineOnCuda, GraphsGiveWhatPlainStepsGive) {
 
 TEST_P(EngineOnCuda, ForkedAndGrownCachesReplayWithOtherPages) {
   nn::Model model = make_model(GetParam().config);
-  Engine engine(model, on_gpu());
-  const Tokens prompt = random_tokens(37, 1), left = random_tokens(30, 2), right = random_tokens(30, 3);
-  Sequence a = engine.start();
-  engine.prefill({{&a, prompt}});
-  Sequence b = a.fork();
-  std::vector<Tensor> of_a, of_b;
-  for (std::size_t i = 0; i < left.size(); ++i) {
-    of_a.push_back(engine.decode({{&a, left[i]}}).clone());
-    of_b.push_back(engine.decode({{&b, right[i]}}).clone());
-  }
-  for (const auto& [tokens, rows] : {std::pair(left, of_a), std::pair(right, of_b)}) {
-    Engine separate(model, on_gpu());
-    Sequence sequence = separate.start();
-    separate.prefill({{&sequence, prompt}});
-    std::vector<Tensor> alone;
-    for (const std::int64_t token : tokens) alone.push_back(separate.decode({{&sequence, token}}).clone());
-    EXPECT_TRUE(torch::equal(torch::cat(alone), torch::cat(rows)));
-  }
+  expect_forks_keep_apart(model, on_gpu(), 37);
 }
 
 TEST_P(EngineOnCuda, AFileGoesOnBitForBit) {

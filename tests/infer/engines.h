@@ -60,6 +60,36 @@ inline Tensor stepped_logits(Engine& engine, const Tokens& tokens, std::int64_t 
   return torch::cat(rows);
 }
 
+// These tokens one by one: logits of each, [tokens, vocabulary].
+inline Tensor decode_all(Engine& engine, Sequence& sequence, const Tokens& tokens) {
+  std::vector<Tensor> rows;
+  for (const std::int64_t token : tokens) rows.push_back(engine.decode({{&sequence, token}}).clone());
+  return torch::cat(rows);
+}
+
+// A sequence and its fork go on differently, in turns, so that either would see what the other writes; each
+// must equal one that shares nothing.
+inline void expect_forks_keep_apart(nn::Model& model, const EngineOptions& options,
+                                    std::int64_t prompt_tokens) {
+  const Tokens prompt = random_tokens(prompt_tokens, 1), left = random_tokens(30, 2),
+               right = random_tokens(30, 3);
+  Engine engine(model, options);
+  Sequence a = engine.start();
+  engine.prefill({{&a, prompt}});
+  Sequence b = a.fork();
+  std::vector<Tensor> of_a, of_b;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    of_a.push_back(engine.decode({{&a, left[i]}}).clone());
+    of_b.push_back(engine.decode({{&b, right[i]}}).clone());
+  }
+  for (const auto& [tokens, rows] : {std::pair(left, of_a), std::pair(right, of_b)}) {
+    Engine separate(model, options);
+    Sequence sequence = separate.start();
+    separate.prefill({{&sequence, prompt}});
+    EXPECT_TRUE(torch::equal(decode_all(separate, sequence, tokens), torch::cat(rows)));
+  }
+}
+
 inline double max_difference(const Tensor& a, const Tensor& b) {
   return (a.cpu().to(torch::kFloat64) - b.cpu().to(torch::kFloat64)).abs().max().item<double>();
 }

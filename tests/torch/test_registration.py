@@ -6,6 +6,7 @@ from torch.library import opcheck
 
 from problems import assert_same_bits, make
 from test_append import make as append_case
+from test_few_linear import make as few_linear_case
 from test_fused import cases_without_gradients as fused_without_gradients
 from test_fused import forward_cases as fused_forward
 
@@ -70,6 +71,7 @@ def cases(packed, grad):
         "attend": ((*p.attention(), mask), layout),
         "attend-dense": (p.attention(), layout),
         "sparse_attend": ((*p.attention(), *p.indexer()), BUDGET | layout),
+        "sparse_attend_with_mask": ((*p.attention(), *p.indexer()), BUDGET | layout | width(layout)),
         "decode": (decode_arguments(p), dict(BUDGET, max_length=40)),
         "decode-bytes": decode_of_bytes(p),
         "quantize_index_keys": ((torch.randn(3, 4, 8),), {}),
@@ -83,7 +85,8 @@ def cases(packed, grad):
     without_gradients = {
         **fused_without_gradients(),
         "append": append_case(torch.float32)[:2],
-        "sparse_attend_with_mask": ((*p.attention(), *p.indexer()), BUDGET | layout | width(layout)),
+        "few_linear": (few_linear_case(torch.float32), dict(eps=1e-5)),
+        "few_linear-swiglu": (few_linear_case(torch.float32, swiglu=True)[:3], dict(eps=1e-5, swiglu=True)),
         "attend_backward": ((dout, *p.attention(), mask, out, lse), layout),
         "sparse_attend_backward": (
             (dout, *p.attention(), *p.indexer(), out, lse, threshold, tie_cut),
@@ -113,6 +116,7 @@ FORWARD = [
     "attend",
     "attend-dense",
     "sparse_attend",
+    "sparse_attend_with_mask",
     "decode",
     "decode-bytes",
     "quantize_index_keys",
@@ -126,7 +130,8 @@ FORWARD = [
 WITHOUT_GRADIENTS = [
     *fused_without_gradients(),
     "append",
-    "sparse_attend_with_mask",
+    "few_linear",
+    "few_linear-swiglu",
     "attend_backward",
     "sparse_attend_backward",
     "sparse_attend_backward-mask",

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "kernels/append/append_checks.h"
-#include "kernels/common/cuda_check.h"
 #include "kernels/common/mma.cuh"
+#include "kernels/common/pipeline.cuh"
 
 namespace gsa::cuda {
 namespace {
@@ -35,6 +35,12 @@ struct Memory {
   T *k, *v, *q, *index_q, *index_w;
   void* index_k;
   float* index_scale;
+};
+
+template <typename T>
+struct Params {
+  Shape shape;
+  Memory<T> memory;
 };
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.f / (1.f + expf(-z)); }
@@ -72,7 +78,11 @@ __device__ void quantize(const T* head, const Shape& shape, const float* cos, co
 }
 
 template <typename T>
-__global__ __launch_bounds__(kThreads) void append_kernel(Shape shape, Memory<T> memory) {
+__global__ __launch_bounds__(kThreads) void append_kernel(const Params<T> p) {
+  const Shape& shape = p.shape;
+  const Memory<T>& memory = p.memory;
+  let_next_start();
+  wait_for_previous();
   const std::int64_t warp = std::int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const std::int64_t token = warp / shape.units;
@@ -131,7 +141,7 @@ __global__ __launch_bounds__(kThreads) void append_kernel(Shape shape, Memory<T>
 }
 
 template <typename T>
-void launch(const AppendArgs& args, const Context& context) {
+void launch_append(const AppendArgs& args, const Context& context) {
   const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
   const bool selects = args.index_heads > 0;
   Shape shape;
@@ -169,8 +179,11 @@ void launch(const AppendArgs& args, const Context& context) {
   if (blocks > std::numeric_limits<int>::max()) {
     bad_argument("append", "tokens", "a number that one launch can hold", concat(args.tokens));
   }
-  append_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(context.stream)>>>(shape, memory);
-  check_launch("append");
+  Launch how;
+  how.grid = dim3(static_cast<unsigned>(blocks));
+  how.threads = kThreads;
+  how.overlap = true;
+  launch(append_kernel<T>, Params<T>{shape, memory}, how, context, "append");
 }
 
 }  // namespace
@@ -181,11 +194,11 @@ void append(const AppendArgs& args, const Context& context) {
   if (!check_append(args)) return;
   switch (args.dtype) {
     case DType::f32:
-      return launch<float>(args, context);
+      return launch_append<float>(args, context);
     case DType::bf16:
-      return launch<__nv_bfloat16>(args, context);
+      return launch_append<__nv_bfloat16>(args, context);
     case DType::f16:
-      return launch<__half>(args, context);
+      return launch_append<__half>(args, context);
     case DType::f64:
       break;
   }

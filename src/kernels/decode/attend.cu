@@ -24,7 +24,7 @@ void launch_attend(AttendParams p, const Context& context) {
   how.threads = kAttendThreads;
   how.shared_bytes = bytes_for(p.stages);
   how.grid = dim3(static_cast<unsigned>(std::min(p.items, 2 * std::max(1, context.device.multiprocessors))));
-  how.overlap = !p.dense;  // in a dense model no kernel of ours stands before it
+  how.overlap = true;
   launch(attend_kernel<T, size, aligned>, p, how, context, "decode: attend");
 }
 

@@ -5,8 +5,11 @@
 namespace gsa::cuda::decoding {
 namespace {
 
-// Groups of threads, one thread for each dimension; a group takes every kGroups-th batch of pieces.
-constexpr int kGroupThreads = 128, kGroups = 8, kBatch = 8;
+// Groups of threads, one thread for each dimension; of `groups` groups each takes every groups-th batch of
+// `batch` pieces. A list has few pieces, and half of a multiprocessor is left for the kernel behind; a dense
+// row of 128K keys has 128.
+constexpr int kGroupThreads = 128;
+constexpr int kListGroups = 4, kListBatch = 4, kDenseGroups = 8, kDenseBatch = 8;
 
 struct CombineParams {
   Cache cache;
@@ -49,12 +52,13 @@ struct Partial {
 
 // A block for each head and row. Sums and parts are loaded together, a batch of pieces at a time, with a
 // running maximum; then the groups are put together in their order.
-template <typename T>
-__global__ void __launch_bounds__(kGroups* kGroupThreads) combine_kernel(const CombineParams p) {
-  __shared__ float maxima[kGroups], totals[kGroups], values[kGroups][kGroupThreads];
+template <typename T, int groups, int batch>
+__global__ void __launch_bounds__(groups* kGroupThreads) combine_kernel(const CombineParams p) {
+  __shared__ float maxima[groups], totals[groups], values[groups][kGroupThreads];
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int head = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
+  let_next_start();
   const T* const gate = static_cast<const T*>(p.gate) + row * p.gate_token_stride + head * p.gate_head_stride;
   float open = 1.0f;  // for thread's dimension; what comes before the wait hides its latency
   if (p.gate != nullptr && thread < p.head_size && group == 0) {
@@ -75,20 +79,20 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) combine_kernel(const C
     const float* const parts = p.scratch.part_out + first * p.padded_size + min(d, p.head_size - 1);
     Partial mine;
 #pragma unroll 1
-    for (int begin = group * kBatch; begin < pieces; begin += kGroups * kBatch) {
-      float2 sum[kBatch];
-      float part[kBatch];
+    for (int begin = group * batch; begin < pieces; begin += groups * batch) {
+      float2 sum[batch];
+      float part[batch];
       float next = mine.maximum;
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < batch; ++i) {
         sum[i] = begin + i < pieces ? sums[begin + i] : float2{-INFINITY, 0.0f};
         part[i] = begin + i < pieces ? parts[static_cast<std::int64_t>(begin + i) * p.padded_size] : 0.0f;
       }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) next = fmaxf(next, sum[i].x);
+      for (int i = 0; i < batch; ++i) next = fmaxf(next, sum[i].x);
       const float base = mine.raise(next);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) mine.add(sum[i].x, sum[i].y, part[i], base);
+      for (int i = 0; i < batch; ++i) mine.add(sum[i].x, sum[i].y, part[i], base);
     }
     if (thread == 0) {
       maxima[group] = mine.maximum;
@@ -100,10 +104,10 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) combine_kernel(const C
       Partial all;
       float next = -INFINITY;
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) next = fmaxf(next, maxima[g]);
+      for (int g = 0; g < groups; ++g) next = fmaxf(next, maxima[g]);
       const float base = all.raise(next);
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) all.add(maxima[g], totals[g], values[g][thread], base);
+      for (int g = 0; g < groups; ++g) all.add(maxima[g], totals[g], values[g][thread], base);
       const bool some = all.total != 0.0f;
       if (begin_size > 0 && p.gate != nullptr && !p.head_wise) open = sigmoid(to_float(gate[d]));
       out[d] = from_float<T>(all.value * (some ? __frcp_rn(all.total) : not_a_number()) * open);
@@ -137,13 +141,16 @@ void combine(const DecodeArgs& args, const Scratch& scratch, const Context& cont
   p.scratch = scratch;
   Launch how;
   how.grid = dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(args.sequences * args.queries));
-  how.threads = kGroups * kGroupThreads;
   how.overlap = true;
-  if (args.shape.dtype == DType::bf16) {
-    launch(combine_kernel<__nv_bfloat16>, p, how, context, "decode: combine");
-  } else {
-    launch(combine_kernel<__half>, p, how, context, "decode: combine");
-  }
+  const auto go = [&](auto kernel, int groups) {
+    how.threads = groups * kGroupThreads;
+    launch(kernel, p, how, context, "decode: combine");
+  };
+  const auto typed = [&]<typename T>(T) {
+    p.dense ? go(combine_kernel<T, kDenseGroups, kDenseBatch>, kDenseGroups)
+            : go(combine_kernel<T, kListGroups, kListBatch>, kListGroups);
+  };
+  args.shape.dtype == DType::bf16 ? typed(__nv_bfloat16()) : typed(__half());
 }
 
 }  // namespace gsa::cuda::decoding

@@ -286,7 +286,8 @@ __global__ void __launch_bounds__(Block::kWarps * 32, Block::kBlocks) score_kern
   constexpr int kWarpKeys = kMomentSegment / kWarps, kTiles = kWarpKeys / kTileKeys;
   static_assert(kWarpKeys <= 256 && kWarps >= kScoreQueries);
   extern __shared__ __align__(128) char shared[];
-  let_next_start();
+  wait_for_previous();
+  let_next_start();  // only now: the next kernel reads lengths before it waits
   const int n = static_cast<int>(blockIdx.y);
   const int first_query = static_cast<int>(blockIdx.z) * p.block_queries;
   const int segment = static_cast<int>(blockIdx.x);

@@ -34,6 +34,7 @@ void launch_score(ScoreParams p, const DecodeArgs& args, const Context& context)
                   static_cast<unsigned>(groups));
   how.threads = Block::kWarps * 32;
   how.shared_bytes = bytes_for(p.block_queries);
+  how.overlap = true;
   launch(score_kernel<T, Key, form, steps, fixed_columns, aligned, Block>, p, how, context, "decode: score");
 }
 

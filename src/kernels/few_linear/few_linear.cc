@@ -1,0 +1,58 @@
+// What can be said of few_linear without a GPU: its arguments, and which products it takes.
+#include "kernels/few_linear/few_linear.h"
+
+#include <limits>
+
+#include "core/checked.h"
+#include "gsa/error.h"
+#include "kernels/common/checks.h"
+#include "kernels/few_linear/few_linear_checks.h"
+#include "kernels/few_linear/few_linear_shape.h"
+
+namespace gsa {
+namespace {
+
+constexpr const char* kOp = "few_linear";
+constexpr std::int64_t kMostSize = 1 << 20;
+
+}  // namespace
+
+bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int64_t shared_memory) {
+  if (rows < 0 || rows > kMostFewRows || size < 16 || size > kMostSize || size % 16 != 0) return false;
+  return cuda::few::Layout(rows, size, norm).bytes <= shared_memory;
+}
+
+bool check_few_linear(const FewLinearArgs& args, std::int64_t shared_memory) {
+  check::in_range(kOp, "rows", args.rows, 0, kMostFewRows);
+  check::in_range(kOp, "size", args.size, 16, kMostSize);
+  check::in_range(kOp, "outputs", args.outputs, 0, std::numeric_limits<std::int32_t>::max() / 2);
+  if (args.dtype != DType::bf16 && args.dtype != DType::f16) {
+    bad_argument(kOp, "dtype", "bfloat16 or float16", name_of(args.dtype));
+  }
+  if (args.size % 16 != 0) bad_argument(kOp, "size", "a multiple of 16", concat(args.size));
+  if (!(args.eps >= 0)) bad_argument(kOp, "eps", "a number of at least 0", concat(args.eps));
+  if (args.swiglu && (args.bias != nullptr || args.residual != nullptr)) {
+    bad_argument(kOp, "swiglu", "neither bias nor residual beside it",
+                 args.bias != nullptr ? "a bias" : "a residual");
+  }
+  if (!few_linear_takes(args.rows, args.size, args.norm != nullptr, shared_memory)) {
+    bad_argument(
+        kOp, "size",
+        concat("rows of x that fit in ", shared_memory, " bytes of shared memory where there is a norm"),
+        concat(args.rows, " rows of ", args.size));
+  }
+  if (args.rows == 0 || args.outputs == 0) return false;
+  check::not_null(kOp, "x", args.x);
+  check::not_null(kOp, "weight", args.weight);
+  check::not_null(kOp, "y", args.y);
+  for (const void* pointer :
+       {args.x, args.norm, args.weight, args.bias, args.residual, static_cast<const void*>(args.y)}) {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) {
+      bad_argument(kOp, "x, norm, weight, bias, residual, y", "addresses that are multiples of 16",
+                   concat(reinterpret_cast<std::uintptr_t>(pointer) % 16, " more"));
+    }
+  }
+  return true;
+}
+
+}  // namespace gsa

@@ -1,0 +1,110 @@
+// few_linear without a GPU: which products it takes, which arguments it refuses.
+#include "kernels/few_linear/few_linear.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/few_linear/few_linear_checks.h"
+#include "kernels/few_linear/few_linear_shape.h"
+#include "testing.h"
+
+namespace gsa::testing {
+namespace {
+
+constexpr std::int64_t kHopper = 227 * 1024;
+
+TEST(FewLinear, TakesFewRowsThatFit) {
+  for (const bool norm : {false, true}) {
+    EXPECT_TRUE(few_linear_takes(0, 2048, norm, kHopper));
+    EXPECT_TRUE(few_linear_takes(1, 16, norm, kHopper));
+    EXPECT_TRUE(few_linear_takes(8, 4096, norm, kHopper));
+    EXPECT_TRUE(few_linear_takes(16, 4096, norm, kHopper));
+    EXPECT_FALSE(few_linear_takes(17, 2048, norm, kHopper));
+    EXPECT_FALSE(few_linear_takes(-1, 2048, norm, kHopper));
+    EXPECT_FALSE(few_linear_takes(8, 2040, norm, kHopper));
+    EXPECT_FALSE(few_linear_takes(8, 0, norm, kHopper));
+    EXPECT_FALSE(few_linear_takes(8, 2048, norm, 163 * 1024));
+  }
+  EXPECT_TRUE(few_linear_takes(16, 1 << 20, false, kHopper));
+  EXPECT_FALSE(few_linear_takes(8, 5120, true, kHopper));
+  EXPECT_FALSE(few_linear_takes(16, 8192, true, kHopper));
+}
+
+// Eight rows that ldmatrix reads at once begin in different banks, and all parts begin at multiples of 16.
+TEST(FewLinear, RowsBeginInDifferentBanks) {
+  using cuda::few::Layout;
+  for (const std::int64_t size : {16, 48, 2048, 5504}) {
+    for (const std::int64_t rows : {1, 8, 16}) {
+      for (const bool norm : {false, true}) {
+        const Layout layout(rows, size, norm);
+        EXPECT_EQ(layout.x_stride / 16 % 2, 1) << size;
+        for (const int part :
+             {layout.sums, layout.norm, layout.x, layout.x_stride, layout.ring, layout.stage}) {
+          EXPECT_EQ(part % 16, 0) << size;
+        }
+      }
+    }
+  }
+}
+
+FewLinearArgs valid() {
+  alignas(16) static char memory[16];
+  FewLinearArgs args;
+  args.rows = 2;
+  args.size = 32;
+  args.outputs = 4;
+  args.x = args.weight = args.y = memory;
+  return args;
+}
+
+void expect_refused(const FewLinearArgs& args, const std::string& argument, const std::string& expected) {
+  try {
+    check_few_linear(args, kHopper);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("gsa::few_linear: argument '" + argument + "'"), std::string::npos) << text;
+    EXPECT_NE(text.find(expected), std::string::npos) << text;
+  }
+}
+
+TEST(FewLinear, NamesWhatIsWrong) {
+  EXPECT_TRUE(check_few_linear(valid(), kHopper));
+  FewLinearArgs args = valid();
+  args.rows = 0;
+  args.x = args.y = nullptr;
+  EXPECT_FALSE(check_few_linear(args, kHopper));
+  args = valid();
+  args.rows = 17;
+  expect_refused(args, "rows", "17");
+  args = valid();
+  args.size = 40;
+  expect_refused(args, "size", "a multiple of 16");
+  args = valid();
+  args.dtype = DType::f32;
+  expect_refused(args, "dtype", "bfloat16 or float16");
+  args = valid();
+  args.eps = -1;
+  expect_refused(args, "eps", "at least 0");
+  args = valid();
+  args.swiglu = true;
+  args.bias = args.x;
+  expect_refused(args, "swiglu", "a bias");
+  args = valid();
+  args.swiglu = true;
+  args.residual = args.x;
+  expect_refused(args, "swiglu", "a residual");
+  args = valid();
+  args.rows = 16;
+  args.size = 16384;
+  args.norm = args.x;
+  expect_refused(args, "size", "shared memory");
+  args = valid();
+  args.weight = nullptr;
+  expect_refused(args, "weight", "null");
+  args = valid();
+  args.x = static_cast<const char*>(args.x) + 2;
+  expect_refused(args, "x, norm, weight, bias, residual, y", "multiples of 16");
+}
+
+}  // namespace
+}  // namespace gsa::testing

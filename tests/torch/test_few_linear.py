@@ -1,0 +1,76 @@
+"""few_linear against the operators that it stands for, one by one."""
+
+import pytest
+import torch
+
+from problems import everywhere
+
+few_linear = torch.ops.gsa.few_linear
+TYPES = (torch.bfloat16, torch.float16)
+
+
+def make(dtype, rows=5, size=96, outputs=40, swiglu=False):
+    """x, weight, norm, bias and residual."""
+    spread = size**-0.5
+    weight = (torch.randn(2 * outputs if swiglu else outputs, size) * spread).to(dtype)
+    x, norm = torch.randn(rows, size).to(dtype), (1 + 0.3 * torch.randn(size)).to(dtype)
+    return x, weight, norm, torch.randn(outputs).to(dtype), torch.randn(rows, outputs).to(dtype)
+
+
+def expected(x, weight, norm=None, bias=None, residual=None, eps=0.0, swiglu=False):
+    """In float64, rounded to the type where the operator rounds before its end."""
+    wide, rounded = (lambda t: t.to(torch.float64)), (lambda t: t.to(x.dtype).to(torch.float64))
+    h = wide(x)
+    if norm is not None:
+        h = rounded(h / (h.square().mean(-1, keepdim=True) + eps).sqrt() * wide(norm))
+    z = h @ wide(weight).T + (0 if bias is None else wide(bias))
+    if swiglu:
+        g, u = rounded(z).chunk(2, -1)
+        return torch.nn.functional.silu(g) * u
+    return z if residual is None else rounded(z) + wide(residual)
+
+
+def check(actual, wanted):
+    """Two roundings of the type: one at the end, and one of a step between that fell to the other side."""
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[actual.dtype]
+    largest = wanted.abs().max().item()
+    torch.testing.assert_close(actual.to(torch.float64), wanted, rtol=0, atol=2 * unit * largest)
+
+
+@pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
+@pytest.mark.parametrize("settled", [False, True])
+def test_every_combination(dtype, settled):
+    x, weight, norm, bias, residual = make(dtype)
+    for chosen_norm in (None, norm):
+        for chosen_bias in (None, bias):
+            for chosen_residual in (None, residual):
+                arguments = (x, weight, chosen_norm, chosen_bias, chosen_residual)
+                check(few_linear(*arguments, eps=1e-5, settled=settled), expected(*arguments, eps=1e-5))
+
+
+@pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
+@pytest.mark.parametrize("rows", [1, 8, 16])
+def test_swiglu(dtype, rows):
+    x, weight, norm, _, _ = make(dtype, rows=rows, outputs=50, swiglu=True)
+    check(few_linear(x, weight, norm, eps=1e-5, swiglu=True), expected(x, weight, norm, eps=1e-5, swiglu=True))
+
+
+@pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
+def test_views_are_copied_and_no_rows_are_fine(dtype):
+    x, weight, norm, bias, _ = make(dtype)
+    turned = weight.T.contiguous().T
+    check(few_linear(x.T.contiguous().T, turned, norm, bias, settled=True), expected(x, weight, norm, bias))
+    assert few_linear(x[:0], weight, norm).shape == (0, 40)
+
+
+@pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
+def test_messages(dtype):
+    x, weight, norm, bias, residual = make(dtype)
+    with pytest.raises(RuntimeError, match=r"few_linear: argument 'weight'.*\[40, 96\], got \[40, 95\]"):
+        few_linear(x, weight[:, :95])
+    with pytest.raises(RuntimeError, match="few_linear: argument 'bias'"):
+        few_linear(x, weight, bias=bias[:-1])
+    with pytest.raises(RuntimeError, match="few_linear: argument 'swiglu'.*got a residual"):
+        few_linear(x, weight, residual=residual[:, :20], swiglu=True)
+    with pytest.raises(RuntimeError, match="few_linear: argument 'weight'.*an even number of rows"):
+        few_linear(x, weight[:39], swiglu=True)
