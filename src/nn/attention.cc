@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gsa/error.h"
+#include "gsa/tensor_view.h"
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
 #include "torch/fused.h"
@@ -76,12 +77,22 @@ struct Support {
   ops::OptTensor mask, threshold, tie_cut;
 };
 
-Support support_of(const SequenceGroup& group, const ops::IndexerInputs& inputs, const Tensor& threshold,
-                   const Tensor& tie_cut, bool has_temperature, const ops::Layout& layout) {
+Support support_of(const SequenceGroup& group, const ops::IndexerInputs& inputs,
+                   const ops::Selection& selection, bool has_temperature, const ops::Layout& layout) {
   if (!group.sparse) return {};
-  if (!has_temperature) return {{}, threshold, tie_cut};
+  if (selection.mask.defined()) return {selection.mask, {}, {}};
+  if (!has_temperature) return {{}, selection.threshold, selection.tie_cut};
   // A threshold speaks of the scores that were selected by, and the loss sees others: their mask then.
-  return {ops::select_mask(without_gradient(inputs), threshold, tie_cut, layout), {}, {}};
+  return {ops::select_mask(without_gradient(inputs), selection.threshold, selection.tie_cut, layout), {}, {}};
+}
+
+// Who wants the mask again, which is the backward pass and the indexer's loss, would have to rebuild it from
+// thresholds. It is kept where it takes no more memory than q.
+bool keeps_mask(const SequenceGroup& group, const Tensor& q, const Tensor& k, const Tensor& v, bool want_kl) {
+  const bool backward =
+      at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  const std::int64_t word = sizeof(std::int32_t), element = static_cast<std::int64_t>(q.element_size());
+  return (backward || want_kl) && mask_words(group.longest) * word <= q.size(1) * q.size(2) * element;
 }
 
 GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, const Indexer& indexer,
@@ -92,12 +103,16 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
   if (all.indexer) inputs = take(group, *all.indexer);
 
   GroupResult result;
+  ops::Selection selection;
   if (group.sparse) {
-    auto [attention, selection] =
-        ops::sparse_attend(q, k, v, without_gradient(*inputs), indexer->budget(options.mean_variance), {},
-                           layout, options.deterministic ? "ordered" : "atomic");
-    result.out = attention.out;
-    result.lse = attention.lse;
+    const auto attend =
+        keeps_mask(group, q, k, v, options.want_kl) ? ops::sparse_attend_with_mask : ops::sparse_attend;
+    const ops::SparseAttention sparse =
+        attend(q, k, v, without_gradient(*inputs), indexer->budget(options.mean_variance), {}, layout,
+               options.deterministic ? "ordered" : "atomic");
+    selection = sparse.selection;
+    result.out = sparse.attention.out;
+    result.lse = sparse.attention.lse;
     result.variance = selection.variance;
     result.threshold = selection.threshold;
     result.tie_cut = selection.tie_cut;
@@ -114,8 +129,7 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
   }
 
   if (options.want_kl) {
-    const Support support =
-        support_of(group, *inputs, result.threshold, result.tie_cut, indexer->has_temperature(), layout);
+    const Support support = support_of(group, *inputs, selection, indexer->has_temperature(), layout);
     // The target is a constant: neither q nor k learns from it.
     result.kl = ops::indexer_kl(q.detach(), k.detach(), result.lse, indexer->at_temperature(*inputs),
                                 support.mask, support.threshold, support.tie_cut, {}, layout)
@@ -128,11 +142,11 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
       const Tensor dense_lse = ops::attend(q, k, v, {}, {}, layout).lse;
       result.kept = (result.lse - dense_lse).exp().mean(-1);
     } else if (plan.phase == Phase::warmup) {
-      auto [attention, selection] =
+      const ops::SparseAttention sparse =
           ops::sparse_attend(q, k, v, *inputs, indexer->budget(options.mean_variance), {}, layout);
-      result.kept = (attention.lse - result.lse).exp().mean(-1);
-      result.variance = selection.variance;
-      result.k_t = selection.k_t;
+      result.kept = (sparse.attention.lse - result.lse).exp().mean(-1);
+      result.variance = sparse.selection.variance;
+      result.k_t = sparse.selection.k_t;
     } else {
       result.k_t = group.take(plan.visible).to(torch::kInt32);
       result.kept = torch::ones_like(result.lse.select(-1, 0));

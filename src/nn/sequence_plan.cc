@@ -1,5 +1,6 @@
 #include "nn/sequence_plan.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gsa/error.h"
@@ -70,6 +71,12 @@ std::int64_t common_length(const std::vector<std::int64_t>& starts) {
   return length;
 }
 
+std::int64_t longest(const std::vector<std::int64_t>& starts) {
+  std::int64_t length = 0;
+  for (std::size_t n = 0; n + 1 < starts.size(); ++n) length = std::max(length, starts[n + 1] - starts[n]);
+  return length;
+}
+
 std::vector<SequenceGroup> make_groups(const std::vector<std::int64_t>& starts, Phase phase,
                                        std::int64_t dense_below, const at::Device& device) {
   std::vector<std::int64_t> sparse_starts = {0}, dense_starts = {0};
@@ -85,7 +92,8 @@ std::vector<SequenceGroup> make_groups(const std::vector<std::int64_t>& starts, 
     return SequenceGroup{.sparse = sparse,
                          .starts = cpu_tensor(group_starts),
                          .rows = {},
-                         .common_length = common_length(group_starts)};
+                         .common_length = common_length(group_starts),
+                         .longest = longest(group_starts)};
   };
   SequenceGroup sparse = group_of(true, sparse_starts), dense = group_of(false, dense_starts);
   if (dense_rows.empty() && phase == Phase::sparse) return {sparse};

@@ -22,6 +22,7 @@ struct SequenceGroup {
   at::Tensor rows;    // int64, undefined: all of them
   // Of every sequence of the group, where all are equally long; else 0.
   std::int64_t common_length = 0;
+  std::int64_t longest = 0;  // of its sequences
 
   at::Tensor take(const at::Tensor& x) const { return rows.defined() ? x.index_select(0, rows) : x; }
   ops::Layout layout() const { return {starts, starts, std::nullopt}; }

@@ -82,6 +82,7 @@ class SparseAttend : public Function<SparseAttend> {
     std::string_view accumulation;
     LayoutOptions layout;
     bool keep_mask;
+    std::optional<c10::SymInt> max_keys;  // the width of that mask
   };
 
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -97,7 +98,7 @@ class SparseAttend : public Function<SparseAttend> {
     Tensor out, lse, k_t, variance, threshold, tie_cut, mask;
     if (options.keep_mask) {
       static const auto op = find_operator<SparseAttendWithMaskFn>("gsa::sparse_attend_with_mask");
-      std::tie(out, lse, k_t, variance, threshold, tie_cut, mask) = call(op, std::nullopt);
+      std::tie(out, lse, k_t, variance, threshold, tie_cut, mask) = call(op, options.max_keys);
     } else {
       static const auto op = find_operator<SparseAttendFn>("gsa::sparse_attend");
       std::tie(out, lse, k_t, variance, threshold, tie_cut) = call(op);
@@ -111,9 +112,11 @@ class SparseAttend : public Function<SparseAttend> {
     ctx->saved_data["form"] = std::string(options.form);
     ctx->saved_data["k_max"] = options.k_max;
     ctx->saved_data["accumulation"] = std::string(options.accumulation);
-    ctx->mark_non_differentiable({lse, k_t, variance, threshold, tie_cut});
+    variable_list results = {out, lse, k_t, variance, threshold, tie_cut};
+    if (options.keep_mask) results.push_back(mask);
+    ctx->mark_non_differentiable({results.begin() + 1, results.end()});
     ctx->set_materialize_grads(false);
-    return {out, lse, k_t, variance, threshold, tie_cut};
+    return results;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -246,9 +249,30 @@ Tensor6 sparse_attend_autograd(const Tensor& q, const Tensor& k, const Tensor& v
                                       mean_variance,
                                       accumulation,
                                       {cu_seqlens_q, cu_seqlens_k, q_position},
-                                      keeps_mask(q, k, v, cu_seqlens_q)};
+                                      keeps_mask(q, k, v, cu_seqlens_q),
+                                      std::nullopt};
   const variable_list results = SparseAttend::apply(q, k, v, options);
   return {results[0], results[1], results[2], results[3], results[4], results[5]};
+}
+
+Tensor7 sparse_attend_with_mask_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
+                                         const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
+                                         const OptTensor& index_bias, std::optional<double> scale,
+                                         double index_scale, std::string_view form, std::string_view budget,
+                                         std::int64_t k_base, std::int64_t k_min, std::int64_t k_max,
+                                         const OptTensor& mean_variance, std::string_view accumulation,
+                                         const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                         const OptTensor& q_position, std::optional<c10::SymInt> max_keys) {
+  const SparseAttend::Options options{index_q,      index_k,
+                                      index_w,      index_bias,
+                                      scale,        index_scale,
+                                      form,         budget,
+                                      k_base,       k_min,
+                                      k_max,        mean_variance,
+                                      accumulation, {cu_seqlens_q, cu_seqlens_k, q_position},
+                                      true,         std::move(max_keys)};
+  const variable_list results = SparseAttend::apply(q, k, v, options);
+  return {results[0], results[1], results[2], results[3], results[4], results[5], results[6]};
 }
 
 Tensor gate_autograd(const Tensor& x, const Tensor& z) { return Gate::apply(x, z); }
@@ -276,14 +300,15 @@ void no_gradient(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   m.impl("attend", &attend_autograd);
   m.impl("sparse_attend", &sparse_attend_autograd);
+  m.impl("sparse_attend_with_mask", &sparse_attend_with_mask_autograd);
   m.impl("gate", &gate_autograd);
   m.impl("indexer_kl", &indexer_kl_autograd);
   for (const char* name : {"select", "select_mask", "index_scores"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_gradient>());
   }
   // Differentiating a backward operator is an error that names it.
-  for (const char* name : {"attend_backward", "sparse_attend_with_mask", "sparse_attend_backward",
-                           "gate_backward", "indexer_kl_backward", "decode", "quantize_index_keys"}) {
+  for (const char* name : {"attend_backward", "sparse_attend_backward", "gate_backward",
+                           "indexer_kl_backward", "decode", "quantize_index_keys"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -47,6 +47,18 @@ SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v,
   return {{out, lse}, {Tensor(), k_t, variance, threshold, tie_cut}};
 }
 
+SparseAttention sparse_attend_with_mask(const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const IndexerInputs& indexer, const BudgetOptions& budget,
+                                        std::optional<double> scale, const Layout& layout,
+                                        const std::string& accumulation) {
+  static const auto op = find_operator<binding::SparseAttendWithMaskFn>("gsa::sparse_attend_with_mask");
+  auto [out, lse, k_t, variance, threshold, tie_cut, mask] =
+      op.call(q, k, v, indexer.q, indexer.k, indexer.w, indexer.bias, scale, indexer.scale, indexer.form,
+              budget.mode, budget.base, budget.min, budget.max, budget.mean_variance, accumulation,
+              layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position, std::nullopt);
+  return {{out, lse}, {mask, k_t, variance, threshold, tie_cut}};
+}
+
 Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
                const BudgetOptions& budget, const OptTensor& gate, std::optional<double> scale) {
   static const auto op = find_operator<binding::DecodeFn>("gsa::decode");

@@ -39,7 +39,7 @@ struct BudgetOptions {
 };
 
 struct Selection {
-  Tensor mask;       // int32 [B, L, ceil(S / 32)] (undefined from sparse_attend)
+  Tensor mask;       // int32 [B, L, ceil(S / 32)]; not of sparse_attend()
   Tensor k_t;        // int32 [B, L]
   Tensor variance;   // Real [B, L]; Real is float32, float64 for float64 inputs
   Tensor threshold;  // Real [B, L]
@@ -53,7 +53,7 @@ struct Attention {
 
 struct SparseAttention {
   Attention attention;
-  Selection selection;  // mask undefined
+  Selection selection;  // mask undefined, unless it was asked for
 };
 
 struct KlLoss {
@@ -77,6 +77,11 @@ Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTen
 SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
                               const BudgetOptions& budget, std::optional<double> scale = {},
                               const Layout& layout = {}, const std::string& accumulation = "ordered");
+// The same, with the mask of the selection, which the backward pass reads instead of rebuilding it.
+SparseAttention sparse_attend_with_mask(const Tensor& q, const Tensor& k, const Tensor& v,
+                                        const IndexerInputs& indexer, const BudgetOptions& budget,
+                                        std::optional<double> scale = {}, const Layout& layout = {},
+                                        const std::string& accumulation = "ordered");
 
 // The newest queries of each sequence against a paged cache; shapes in registration.cc. No gradient.
 struct PagedCache {

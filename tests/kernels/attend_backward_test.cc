@@ -1,6 +1,8 @@
 // attend, backward: accuracy against the reference, finite differences, and which bits may depend on what.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "kernels/attend/attend.h"
 #include "problems.h"
 
@@ -171,22 +173,40 @@ class AttendBackwardBits : public EveryWay {
 
 constexpr double kDensities[] = {-1, 0.5, 0.05};
 
+// Every sequence has the gradients that it has alone.
+void expect_same_alone(AttendProblem& all, const std::string& what) {
+  const Tensor dout = random_dout(all);
+  const AttendResult forward = run_attend(all, serial());
+  const Gradients expected = run_backward(all, forward, dout, serial());
+  for (std::size_t n = 0; n < all.batch.spans.size(); ++n) {
+    const std::int64_t q0 = all.batch.q_begin(n), q1 = all.batch.q_begin(n + 1);
+    const std::int64_t k0 = all.batch.k_begin(n), k1 = all.batch.k_begin(n + 1);
+    AttendProblem part = all.part(n, 0, q1 - q0, k1 - k0);
+    const Gradients got = run_backward(part, {forward.out.slice(q0, q1), forward.lse.slice(q0, q1)},
+                                       dout.slice(q0, q1), serial());
+    EXPECT_TRUE(same_bits(got.dq, expected.dq.slice(q0, q1))) << "sequence " << n << ", " << what;
+    EXPECT_TRUE(same_bits(got.dk, expected.dk.slice(k0, k1))) << "sequence " << n << ", " << what;
+    EXPECT_TRUE(same_bits(got.dv, expected.dv.slice(k0, k1))) << "sequence " << n << ", " << what;
+  }
+}
+
 TEST_P(AttendBackwardBits, IgnoreBatchNeighbours) {
   for (const double density : kDensities) {
     AttendProblem all = problem(density);
-    const Tensor dout = random_dout(all);
-    const AttendResult forward = run_attend(all, serial());
-    const Gradients expected = run_backward(all, forward, dout, serial());
-    for (std::size_t n = 0; n < all.batch.spans.size(); ++n) {
-      const std::int64_t q0 = all.batch.q_begin(n), q1 = all.batch.q_begin(n + 1);
-      const std::int64_t k0 = all.batch.k_begin(n), k1 = all.batch.k_begin(n + 1);
-      AttendProblem part = all.part(n, 0, q1 - q0, k1 - k0);
-      const Gradients got = run_backward(part, {forward.out.slice(q0, q1), forward.lse.slice(q0, q1)},
-                                         dout.slice(q0, q1), serial());
-      EXPECT_TRUE(same_bits(got.dq, expected.dq.slice(q0, q1))) << "sequence " << n << " density " << density;
-      EXPECT_TRUE(same_bits(got.dk, expected.dk.slice(k0, k1))) << "sequence " << n << " density " << density;
-      EXPECT_TRUE(same_bits(got.dv, expected.dv.slice(k0, k1))) << "sequence " << n << " density " << density;
-    }
+    expect_same_alone(all, "density " + std::to_string(density));
+  }
+}
+
+// Sequences of many tiles, whose sums run side by side; and sums so large that tiles take turns in gangs.
+TEST_P(AttendBackwardBits, IgnoreNeighboursOfManyTiles) {
+  if (!backend::traits().matrix_units) GTEST_SKIP() << "this backend has no order of tiles";
+  for (const double density : {-1.0, 0.1}) {
+    AttendProblem many(dtype(), {{200, 200, 0}, {1, 1, 0}, {300, 900, 590}, {130, 130, 0}, {64, 70, 3}}, 8, 2,
+                       64, density, Layout::tokens_first, 99);
+    expect_same_alone(many, "side by side, density " + std::to_string(density));
+    AttendProblem large(dtype(), {{300, 5200, 4900}, {40, 40, 0}, {200, 5200, 5000}}, 32, 8, 128, density,
+                        Layout::tokens_first, 97);
+    expect_same_alone(large, "gangs, density " + std::to_string(density));
   }
 }
 

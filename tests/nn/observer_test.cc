@@ -2,6 +2,9 @@
 // nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "small_models.h"
 
 namespace gsa::nn {
@@ -83,6 +86,32 @@ TEST(ObserverPhases, ShowAnIndexerWhereItIsAtWork) {
   EXPECT_TRUE(warmup.indexer && warmup.budget);
   EXPECT_FALSE(warmup.k_t.defined());
   EXPECT_TRUE(warmup.lse.equal(dense.lse));
+}
+
+// A short sequence's mask is kept and handed to the indexer's loss, a long one's is rebuilt from thresholds,
+// which here is the check: the loss over what the view says was selected.
+TEST(ObserverTraining, TheIndexersLossRunsOverWhatWasSelected) {
+  for (const char* name : {"gsa", "temperature_fixed"}) {
+    const auto variants = all_variants();
+    const auto named = std::find_if(variants.begin(), variants.end(),
+                                    [&](const NamedConfig& variant) { return variant.name == name; });
+    for (const std::int64_t length : {40, 1100}) {  // 4 words of a mask a query, 35; q: 32
+      SCOPED_TRACE(std::string(name) + " " + std::to_string(length));
+      GatedSparseAttention layer = testing::make_layer(named->config, torch::kFloat32);
+      AttentionView view;
+      const Tensor h = testing::random_input({2, length, named->config.d_model}, torch::kFloat32);
+      const auto result =
+          layer->forward(h, {.want_kl = true, .observe = [&](const AttentionView& seen) { view = seen; }});
+      const ops::Layout layout{view.starts, view.starts, std::nullopt};
+      const Tensor mask = ops::select_mask(*view.indexer, view.threshold, view.tie_cut, layout);
+      const Tensor loss =
+          ops::indexer_kl(view.q, view.k, view.lse, layer->indexer->at_temperature(*view.indexer), mask, {},
+                          {}, {}, layout)
+              .loss;
+      EXPECT_TRUE(result.kl->equal(loss.sum() / static_cast<double>(2 * length)));
+      EXPECT_GT(result.kl->item<float>(), 0);
+    }
+  }
 }
 
 TEST(ObserverTraining, IsNotCalledByTheBackwardPass) {

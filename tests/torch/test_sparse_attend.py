@@ -119,6 +119,39 @@ def test_large_mask_is_not_kept():
         assert sparse_and_kept(make(queries=300, size=64))[1] == [], "nobody asks for gradients"
 
 
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+def test_with_mask_is_the_same(dtype):
+    """Of packed sequences sparse_attend keeps no mask; who asks for it gets it, and the same gradients."""
+    packed = make(queries=300, size=64, dtype=dtype).map(lambda t: t[0] if t.dim() > 1 else t).leaves()
+    bounds = torch.tensor([0, 110, 300])
+    results, kept = [], []
+    for op in (gsa.sparse_attend, gsa.sparse_attend_with_mask):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+            ours = op(
+                *packed.attention(),
+                *packed.indexer(),
+                index_scale=packed.scale(),
+                cu_seqlens_q=bounds,
+                cu_seqlens_k=bounds,
+                **OPTIONS,
+            )
+        kept.append([t for t in saved if t.dtype == torch.int32 and t.dim() == 2])
+        torch.manual_seed(3)
+        direction = torch.randn_like(ours[0])
+        results.append((*ours[:6], *torch.autograd.grad(ours[0], packed.attention(), direction)))
+    for a, b in zip(*results):
+        assert_same_bits(a, b)
+    assert kept[0] == [] and len(kept[1]) == 1
+    mask = ours[6]
+    selected = gsa.select(
+        *packed.indexer(), scale=packed.scale(), cu_seqlens_q=bounds, cu_seqlens_k=bounds, **OPTIONS
+    )[0]
+    assert not mask.requires_grad
+    assert_same_bits(mask, selected, "mask")
+    assert_same_bits(kept[1][0], mask, "kept")
+
+
 @pytest.mark.parametrize("shape", [dict(batch=0, queries=5), dict(queries=0, keys=7)])
 def test_empty(shape):
     p = make(**shape).leaves()

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attend/attend_backward_hopper.cuh"
+#include "kernels/attend/attend_chains.h"
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda {
@@ -49,38 +50,6 @@ __global__ __launch_bounds__(256) void delta_kernel(RowsView out, RowsView dout,
   if (row < rows && chunk == 0) delta[row] = sum;
 }
 
-// Tiles without a mask: every key up to the last query's position. One thread a tile.
-__global__ void dense_tiles(DeviceSequences sequences, int tile_queries, int tiles, UnionTile* to) {
-  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (index >= tiles) return;
-  int n = 0, of_sequence = index;
-  for (;; ++n) {
-    const int first = sequences.first_position(n), queries = sequences.queries(n);
-    const int count = queries == 0 ? 0 : (first + queries - 1) / tile_queries - first / tile_queries + 1;
-    if (of_sequence < count) break;
-    of_sequence -= count;
-  }
-  const int first = sequences.first_position(n);
-  const int begin = max((first / tile_queries + of_sequence) * tile_queries, first);
-  const int end = min((first / tile_queries + of_sequence + 1) * tile_queries, first + sequences.queries(n));
-  UnionTile tile;
-  tile.first_query = sequences.q_begin(n) + begin - first;
-  tile.queries = end - begin;
-  tile.first_position = begin;
-  tile.k_begin = sequences.k_begin(n);
-  tile.count = end;
-  tile.sequence = n;
-  to[index] = tile;
-}
-
-// Tiles of a head that start one after the other: one where the sums of all heads fit in the L2 cache, else
-// more for longer walks, of which the gang's start takes a smaller part.
-int gang_of(int kv_heads, int keys, int d) {
-  constexpr std::int64_t kCache = std::int64_t(40) << 20;
-  if (std::int64_t(kv_heads) * keys * d * 2 * std::int64_t(sizeof(float)) <= kCache) return 1;
-  return std::clamp(keys / 1024, 1, 32);
-}
-
 template <typename T, int d>
 void launch(const Params& params, cudaStream_t stream) {
   constexpr std::size_t kBytes = backward::Shared<d>::kAllocated;
@@ -119,11 +88,15 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
   params.dk = static_cast<float*>(args.dk);
   params.dv = static_cast<float*>(args.dv);
   params.kv_heads = kv_heads;
-  params.gang = gang_of(kv_heads, sequences.longest_keys, d);
   params.group_log2 = std::countr_zero(static_cast<unsigned>(group));
   params.scale = static_cast<float>(args.shape.scale);
   params.scale_log2 = static_cast<float>(args.shape.scale * 1.4426950408889634);
 
+  const ChainOrder order =
+      chain_order(sequences, kv_heads, d * 2 * std::int64_t(sizeof(float)), accumulation);
+  int* const tickets =
+      context.workspace->array<int>(static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads));
+  params.order = tickets;
   // Ticket and progress of every tile and head.
   const std::size_t words = 4 + 2 * static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads);
   int* const state = context.workspace->array<int>(words);
@@ -131,11 +104,7 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
   if (sparse) {
     room.tiles = 0;
   } else {
-    UnionTile* const tiles = context.workspace->array<UnionTile>(static_cast<std::size_t>(all));
-    dense_tiles<<<static_cast<unsigned>((all + 127) / 128), 128, 0, stream>>>(sequences, tile_queries, all,
-                                                                              tiles);
-    check_launch("attend_backward: tiles");
-    params.tile = tiles;
+    params.tile = dense_tiles(sequences, tile_queries, all, context);
   }
   // The chains run from the last tile to the first, and so do ranges of tiles.
   for (int end = all; end > 0; end -= at_once) {
@@ -151,6 +120,7 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
       params.capacity = plan.capacity;
     }
     params.tiles = end - begin;
+    order_chains(params.tile, params.tiles, sequences, kv_heads, order, tickets, context);
     params.ticket = state;
     params.progress = accumulation == Accumulation::ordered ? state + 4 : nullptr;
     check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");

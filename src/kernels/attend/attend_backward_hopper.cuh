@@ -17,8 +17,8 @@
 // publishes how far the chain has come: a position p such that this tile and all before it in the chain have
 // added what they have to add to keys below p. A tile adds to the keys of a step when the tile before it has
 // published a position beyond them. All walk in the same direction, so the tiles of a chain follow each other
-// like a wave, a step or two apart. Blocks of threads take their tile from a counter, in the order of the
-// chains: whoever a tile waits for has started.
+// like a wave, a step or two apart. Blocks of threads take their tile from a counter, which goes through the
+// chains in the order of attend_chains.h: whoever a tile waits for has started.
 //
 // What is not finite goes nowhere but to who selected it, though 0 * NaN is NaN. A row of q or dout that is
 // not finite counts as zeros in the products, and its P as NaN where the query selects a key. A key or value
@@ -332,19 +332,6 @@ __device__ __forceinline__ void find_bad_rows(std::uint32_t rows, unsigned* bad)
   }
 }
 
-// Tickets go to a gang of neighbouring tiles of the first head, a gang of the second head, and so on; then to
-// the next gang of each. A gang's tiles follow each other closely and find the sums of their keys in the L2
-// cache, where those of all heads do not fit.
-struct Place {
-  int kv_head, tile;
-};
-__device__ __forceinline__ Place place_of(int ticket, const Params& p) {
-  const int round = ticket / (p.gang * p.kv_heads);
-  const int of_round = ticket - round * p.gang * p.kv_heads;
-  const int gang = min(p.gang, p.tiles - round * p.gang);
-  return {of_round / gang, p.tiles - 1 - (round * p.gang + of_round % gang)};
-}
-
 template <typename T, int d>
 __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_constant__ Params p) {
 #ifdef GSA_HOPPER_CODE
@@ -374,8 +361,8 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   unsigned* const bad = reinterpret_cast<unsigned*>(generic + Layout::kBad);
   if (threadIdx.x < 4) bad[threadIdx.x] = 0;
   __syncthreads();
-  const Place place = place_of(*ticket, p);
-  const int kv_head = place.kv_head, index = place.tile;
+  const int place = p.order[*ticket];
+  const int index = place / p.kv_heads, kv_head = place % p.kv_heads;
   const UnionTile tile = p.tile[index];
   const bool first =
       p.progress == nullptr || index + 1 == p.tiles || p.tile[index + 1].sequence != tile.sequence;

@@ -34,10 +34,10 @@ struct Params {
   int capacity;
   int tiles;
   int kv_heads;
-  int gang;  // tiles of a head that start one after the other
   int group_log2;
   float scale;
   float scale_log2;  // scale * log2(e)
+  const int* order;  // [tiles, kv_heads]: tile * kv_heads + head of each ticket
   int* ticket;       // zero at the start
   int* progress;     // [tiles, kv_heads, dV and dK], zero at the start; null: no order
 };

@@ -97,12 +97,8 @@ inline int dense_slots(const DeviceSequences& sequences, int tile_queries) {
   return sequences.total_queries / tile_queries + 2 * sequences.count;
 }
 
-struct DensePlace {
-  UnionTile tile;  // queries 0 where the slot is empty
-  bool last;       // of its sequence
-};
-
-__device__ __forceinline__ DensePlace dense_place(const DeviceSequences& s, int tile_queries, int slot) {
+// Its queries are 0 where the slot is empty.
+__device__ __forceinline__ UnionTile dense_tile(const DeviceSequences& s, int tile_queries, int slot) {
   int low = 0, high = s.count - 1;  // the last n that begins at or before slot
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -116,15 +112,14 @@ __device__ __forceinline__ DensePlace dense_place(const DeviceSequences& s, int 
   const int first = s.first_position(low), end = first + s.queries(low);
   const int tile_begin = (first / tile_queries + index) * tile_queries;
   const int begin = max(tile_begin, first), until = min(tile_begin + tile_queries, end);
-  DensePlace place{};
-  place.tile.queries = max(until - begin, 0);
-  place.tile.first_query = s.q_begin(low) + begin - first;
-  place.tile.first_position = begin;
-  place.tile.k_begin = s.k_begin(low);
-  place.tile.count = until;
-  place.tile.sequence = low;
-  place.last = until == end;
-  return place;
+  UnionTile tile;
+  tile.queries = max(until - begin, 0);
+  tile.first_query = s.q_begin(low) + begin - first;
+  tile.first_position = begin;
+  tile.k_begin = s.k_begin(low);
+  tile.count = until;
+  tile.sequence = low;
+  return tile;
 }
 
 // A tile with the heads that it treats.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "kernels/attend/attend_chains.h"
 #include "kernels/attend/attend_generic.h"
 #include "kernels/attend/attend_generic_backward.cuh"
 
@@ -30,15 +31,18 @@ int warps_of(const AttendShape& shape, bool dense, const Device& device) {
   return dense && shared_memory <= device.shared_memory ? 8 : 4;
 }
 
-// As many key/value heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes
-// back to the same rows with every tile. Where tiles wait for their turn, at least four lines of them.
-int heads_together(const AttendShape& shape, const DeviceSequences& sequences, Accumulation accumulation) {
+// As many chains side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the
+// same rows with every tile. Where tiles wait for their turn, at least four heads, and 16 chains.
+ChainOrder order_of(const AttendShape& shape, const DeviceSequences& sequences, Accumulation accumulation) {
   constexpr std::int64_t kBytes = 32 << 20;
-  const std::int64_t least = accumulation == Accumulation::ordered ? 4 : 1;
-  std::int64_t count = kBytes / (8 * shape.head_size * std::max(sequences.total_keys, 1));
-  count = std::min(std::max(count, least), shape.kv_heads);
-  while (shape.kv_heads % count != 0) --count;
-  return static_cast<int>(count);
+  const bool ordered = accumulation == Accumulation::ordered;
+  const std::int64_t row_bytes = 8 * shape.head_size;
+  std::int64_t heads = kBytes / (row_bytes * std::max(sequences.longest_keys, 1));
+  heads = std::min(std::max<std::int64_t>(heads, ordered ? 4 : 1), shape.kv_heads);
+  while (shape.kv_heads % heads != 0) --heads;
+  ChainOrder order = chain_order(sequences, static_cast<int>(heads), row_bytes, accumulation);
+  order.gang = 1;
+  return order;
 }
 
 }  // namespace
@@ -66,14 +70,12 @@ void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumu
   params.dv = static_cast<float*>(args.dv);
   params.wide_sums = shape.head_size % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.dk) % 16 == 0 &&
                      reinterpret_cast<std::uintptr_t>(args.dv) % 16 == 0;
-  params.heads_together = heads_together(shape, params.tiling.sequences, accumulation);
   params.heads = static_cast<int>(shape.heads);
   params.scale = static_cast<float>(shape.scale);
   params.scale_log2 = static_cast<float>(shape.scale * kLog2E);
   Tiling& tiling = params.tiling;
 
-  const int tiles =
-      dense ? dense_slots(tiling.sequences, tiling.queries) : union_tiles(args.sequences, tiling.queries);
+  const int tiles = union_tiles(args.sequences, tiling.queries);
   const int at_once =
       dense ? tiles : std::min(tiles, union_tiles_at_once(args.mask, tiling.sequences, tiling.queries));
   const std::int64_t units = std::int64_t(at_once) * tiling.pieces * tiling.kv_heads;
@@ -81,8 +83,14 @@ void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumu
     bad_argument("attend_backward", "heads", concat("at most ", INT_MAX, " tiles"), concat(units));
   }
   int* const counters = context.workspace->array<int>(static_cast<std::size_t>(units) + 1);
+  const ChainOrder order = order_of(shape, tiling.sequences, accumulation);
+  int* const chains = context.workspace->array<int>(static_cast<std::size_t>(at_once) *
+                                                    static_cast<std::size_t>(tiling.kv_heads));
+  params.order = chains;
   if (dense) {
     params.tiles = tiles;
+    params.tile = dense_tiles(tiling.sequences, tiling.queries, tiles, context);
+    order_chains(params.tile, tiles, tiling.sequences, tiling.kv_heads, order, chains, context);
     clear_turns(params, counters, accumulation, stream);
     launch(params, warps, stream);
     return;
@@ -95,6 +103,8 @@ void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumu
         make_union_plan(args.mask, args.sequences, tiling.sequences, tiling.queries, UnionOrder::ascending,
                         end - params.tiles, params.tiles, context, end == tiles ? nullptr : &first);
     if (end == tiles) first = tiling.plan;
+    params.tile = tiling.plan.tile;
+    order_chains(params.tile, params.tiles, tiling.sequences, tiling.kv_heads, order, chains, context);
     clear_turns(params, counters, accumulation, stream);
     launch(params, warps, stream);
   }

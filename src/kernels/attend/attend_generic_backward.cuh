@@ -20,13 +20,14 @@ struct BackwardParams {
   float* dk;
   float* dv;
   int heads;  // of all groups
-  int tiles;  // of this launch; empty slots included
+  const UnionTile* tile;
+  int tiles;  // of this launch
   float scale;
-  float scale_log2;    // with the sign of scale
-  int* tickets;        // one counter
-  int heads_together;  // key/value heads whose tiles run side by side, a divisor of all
-  bool wide_sums;      // four columns of dk or dv at a time are aligned
-  int* progress;       // one for each ticket, or null: sums in any order
+  float scale_log2;  // with the sign of scale
+  int* tickets;      // one counter
+  const int* order;  // attend_chains.h: the tile and head of each ticket; its pieces have tickets in a row
+  bool wide_sums;    // four columns of dk or dv at a time are aligned
+  int* progress;     // [tiles, kv_heads, pieces], or null: sums in any order
 };
 
 template <typename T, int size, int warps>
@@ -198,28 +199,18 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
   const Tiling& t = p.tiling;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
-  // The line of a key/value head: tiles from the last of the sequence to the first, pieces of each in order.
+  // The line of a chain: its tiles, the last of the sequence first, and the pieces of each.
   const int ticket = take_ticket(p.tickets, &shared.ticket);
-  const int units = p.tiles * t.pieces;
-  const int heads_begin = ticket / (units * p.heads_together) * p.heads_together;
-  const int rest = ticket % (units * p.heads_together);
-  const int kv_head = heads_begin + rest % p.heads_together;
-  const int unit = rest / p.heads_together;
-  const int number = p.tiles - 1 - unit / t.pieces, piece = unit % t.pieces;
-  UnionTile at;
-  bool leads;  // nobody of this launch stands before it in the line
-  if (t.plan.tile != nullptr) {
-    at = t.plan.tile[number];
-    leads = piece == 0 && (number == p.tiles - 1 || t.plan.tile[number + 1].sequence != at.sequence);
-  } else {
-    const DensePlace place = dense_place(t.sequences, t.queries, number);
-    at = place.tile;
-    leads = piece == 0 && place.last;
-  }
-  if (at.queries == 0) return;
+  const int place = p.order[ticket / t.pieces], piece = ticket % t.pieces;
+  const int number = place / t.kv_heads, kv_head = place % t.kv_heads;
+  const UnionTile at = p.tile[number];
+  // Nobody of this launch stands before it in the line.
+  const bool leads = piece == 0 && (number == p.tiles - 1 || p.tile[number + 1].sequence != at.sequence);
   const Tile tile = make_tile(t, at, kv_head, piece);
-  int* const own = p.progress != nullptr ? p.progress + ticket : nullptr;
-  const int* const before = p.progress != nullptr && !leads ? own - p.heads_together : nullptr;
+  int* const own = p.progress != nullptr ? p.progress + place * t.pieces + piece : nullptr;
+  const int* const before = p.progress == nullptr || leads ? nullptr
+                            : piece > 0                    ? own - 1
+                                                           : own + (t.kv_heads + 1) * t.pieces - 1;
   const std::size_t list_begin = static_cast<std::size_t>(number) * static_cast<std::size_t>(t.plan.capacity);
   const int* const list = t.plan.tile != nullptr ? t.plan.keys + list_begin : nullptr;
   const std::uint64_t* const bits = t.plan.tile != nullptr ? t.plan.bits + list_begin : nullptr;

@@ -98,7 +98,7 @@ __global__ __launch_bounds__(kForwardThreads, size <= 128 ? 3 : 2) void attend_k
   const int number = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int kv_head = static_cast<int>(blockIdx.y) / t.pieces;
   const UnionTile at =
-      t.plan.tile != nullptr ? t.plan.tile[number] : dense_place(t.sequences, t.queries, number).tile;
+      t.plan.tile != nullptr ? t.plan.tile[number] : dense_tile(t.sequences, t.queries, number);
   if (at.queries == 0) return;
   const Tile tile = make_tile(t, at, kv_head, static_cast<int>(blockIdx.y) % t.pieces);
   const std::size_t list_begin = static_cast<std::size_t>(number) * static_cast<std::size_t>(t.plan.capacity);

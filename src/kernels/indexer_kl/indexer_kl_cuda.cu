@@ -18,7 +18,7 @@ using kl::Part;
 
 // What a chunk's scratch memory may take. Lists have room for the longest union there could be, so most of
 // theirs stays unused.
-constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kListBytes = std::size_t(256) << 20;
+constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kListBytes = std::size_t(512) << 20;
 
 kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
   const auto aligned = [](std::int64_t stride) { return stride % 8 == 0; };
@@ -245,12 +245,13 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
   Run run(kOp, args.in, true, context);
   const kl::IndexerRows& indexer = run.indexer;
   Workspace& workspace = *context.workspace;
-  const std::size_t padded = static_cast<std::size_t>(kl::padded_size(indexer.q.size));
+  const std::size_t padded = static_cast<std::size_t>(kl::padded_index_size(indexer.q.size));
   const std::size_t heads = static_cast<std::size_t>(indexer.heads);
   // One block has all heads: it may write dI where it read p.
-  const bool in_place = indexer.heads <= kl::gradient_heads(static_cast<int>(padded));
+  const int heads_of_block = kl::gradient_heads(static_cast<int>(padded));
+  const bool in_place = indexer.heads <= heads_of_block;
   // Several blocks share the heads of larger indexers; longer splits keep blocks and bytes as they are.
-  run.needs.split *= static_cast<int>(std::max<std::size_t>(1, heads * padded / kl::kGradientFloats));
+  run.needs.split *= std::max(1, indexer.heads / heads_of_block);
   run.needs.split_bytes = heads * (padded + 2) * sizeof(float);
   if (!in_place) run.needs.entry_bytes += static_cast<std::size_t>(run.needs.tile_queries) * sizeof(float);
   const std::size_t place_stride = static_cast<std::size_t>(run.sequences().longest_keys);
@@ -277,6 +278,7 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
                           .dw_part = workspace.array<float>(run.plan.row_splits * heads * 2),
                           .dk_part = workspace.array<float>(run.plan.part_entries * padded)};
   float* const d_score = in_place ? nullptr : workspace.array<float>(run.plan.row_entries);
+  gradients.with_keys = run.listed() && in_place && kl::with_keys(static_cast<int>(padded));
   if (run.listed()) {
     gradients.place = workspace.array<int>(run.plan.most_tiles * place_stride);
     gradients.place_stride = static_cast<int>(place_stride);
@@ -294,7 +296,7 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
     gradients.groups = range.groups;
     kl::row_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
     kl::combine_rows(run.dtype(), indexer, chunk, gradients, context);
-    kl::key_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
+    if (!gradients.with_keys) kl::key_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
     kl::add_key_parts(indexer, chunk, gradients, context);
   });
   if (args.dbias != nullptr) {

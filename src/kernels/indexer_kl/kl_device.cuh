@@ -34,11 +34,13 @@ __device__ __forceinline__ float reciprocal(float x) {
 }
 __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffffff); }
 
-// ---- Tiles in shared memory: rows of kSize elements, the 16-byte chunk c of row r at chunk c ^ (r % 8).
+// ---- Tiles in shared memory: rows of kSize elements, the 16-byte chunk c of row r at chunk c ^ (r % 8), so
+// that the same chunk of eight rows lies in different banks. Of 32 elements two rows share 128 bytes.
 
 template <int kSize>
 __device__ __forceinline__ std::uint32_t tile_offset(int row, int chunk) {
-  return static_cast<std::uint32_t>(row * (kSize * 2) + ((chunk ^ (row & 7)) << 4));
+  const int turn = kSize == 32 ? row >> 1 & 3 : row & 7;
+  return static_cast<std::uint32_t>(row * (kSize * 2) + ((chunk ^ turn) << 4));
 }
 
 // Eight elements of a row, from `first` on; zeros beyond its size and where !valid.
@@ -374,6 +376,14 @@ void with_type_and_size(DType dtype, std::int64_t size, const Body& body) {
   };
   dtype == DType::bf16 ? with_size.template operator()<__nv_bfloat16>()
                        : with_size.template operator()<__half>();
+}
+
+// The same with the sizes of the indexer's heads.
+template <typename Body>
+void with_type_and_index_size(DType dtype, std::int64_t size, const Body& body) {
+  if (padded_index_size(size) > 32) return with_type_and_size(dtype, size, body);
+  dtype == DType::bf16 ? body.template operator()<__nv_bfloat16, 32>()
+                       : body.template operator()<__half, 32>();
 }
 
 }  // namespace gsa::cuda::kl

@@ -6,7 +6,8 @@
 //   row_sums          loss: sums over a run of a query's entries; combine_loss adds them up
 //   row_gradients     backward: dI takes the place of p; dq, dw and the query's part of dbias, again as sums
 //                     over a run of entries; combine_rows adds them up
-//   key_gradients     backward: dk from dI, again in parts; add_key_parts adds them up
+//   key_gradients     backward: dk from dI, again in parts, where row_gradients has not made them on the way;
+//                     add_key_parts adds them up
 #pragma once
 
 #include <vector_types.h>
@@ -37,11 +38,14 @@ GSA_DEVICE constexpr int tile_queries(bool listed) { return listed ? kListQuerie
 GSA_DEVICE constexpr int split_entries(bool listed, bool backward) {
   return listed ? 256 : backward ? 1024 : 512;
 }
-// Sizes that kernels are made for; others are padded with zeros to the next one.
+// Sizes that kernels are made for; others are padded with zeros to the next one. Of attention's heads, and of
+// the indexer's.
 GSA_DEVICE constexpr int padded_size(std::int64_t size) { return size <= 64 ? 64 : size <= 128 ? 128 : 256; }
-// How much of a query's dq a block of row_gradients can hold, and the heads that makes.
-constexpr int kGradientFloats = 256;
-GSA_DEVICE constexpr int gradient_heads(int padded_size) { return kGradientFloats / padded_size; }
+GSA_DEVICE constexpr int padded_index_size(std::int64_t size) { return size <= 32 ? 32 : padded_size(size); }
+// The heads of a query whose dq a block of row_gradients can hold.
+GSA_DEVICE constexpr int gradient_heads(int padded) { return padded <= 64 ? 4 : 256 / padded; }
+// Whether there is room beside it for what the block adds to dk of a list's keys.
+GSA_DEVICE constexpr bool with_keys(int padded) { return padded == 32; }
 
 // The rows of a tensor and how they may be read.
 struct Source {
@@ -123,6 +127,7 @@ struct Gradients {
   const Part* part = nullptr;
   const Group* group = nullptr;
   int parts = 0, groups = 0;
+  bool with_keys = false;  // row_gradients makes dk_part, and nobody reads d_score
 };
 
 void target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);

@@ -207,7 +207,7 @@ void launch_key_gradients(const IndexerRows& indexer, const Chunk& chunk, const 
 
 void key_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts,
                    const Gradients& gradients, const Context& context) {
-  with_type_and_size(dtype, indexer.q.size, [&]<typename T, int kSize>() {
+  with_type_and_index_size(dtype, indexer.q.size, [&]<typename T, int kSize>() {
     chunk.listed() ? launch_key_gradients<T, kSize, true>(indexer, chunk, facts, gradients, context)
                    : launch_key_gradients<T, kSize, false>(indexer, chunk, facts, gradients, context);
   });
@@ -224,10 +224,11 @@ void add_key_parts(const IndexerRows& indexer, const Chunk& chunk, const Gradien
     place_kernel<<<grid, 256, 0, stream>>>(chunk, gradients);
     check_launch("indexer_kl place");
   }
-  const dim3 threads(64, 4);
-  const int longest = chunk.listed() ? gradients.place_stride : chunk.entries;
-  const dim3 keys(static_cast<unsigned>((longest + 3) / 4), static_cast<unsigned>(gradients.groups));
-  add_parts_kernel<<<keys, threads, 0, stream>>>(indexer, chunk, gradients, padded_size(indexer.k.size));
+  const int padded = padded_index_size(indexer.k.size);
+  const dim3 threads(padded == 32 ? 32 : 64, padded == 32 ? 8 : 4);
+  const unsigned longest = static_cast<unsigned>(chunk.listed() ? gradients.place_stride : chunk.entries);
+  const dim3 keys((longest + threads.y - 1) / threads.y, static_cast<unsigned>(gradients.groups));
+  add_parts_kernel<<<keys, threads, 0, stream>>>(indexer, chunk, gradients, padded);
   check_launch("indexer_kl add_parts");
 }
 

@@ -152,7 +152,7 @@ void launch_row_sums(const IndexerRows& indexer, const Chunk& chunk, float4* sum
 
 void row_sums(DType dtype, const IndexerRows& indexer, const Chunk& chunk, float4* sums,
               const Context& context) {
-  with_type_and_size(dtype, indexer.q.size, [&]<typename T, int kSize>() {
+  with_type_and_index_size(dtype, indexer.q.size, [&]<typename T, int kSize>() {
     chunk.listed() ? launch_row_sums<T, kSize, true>(indexer, chunk, sums, context)
                    : launch_row_sums<T, kSize, false>(indexer, chunk, sums, context);
   });

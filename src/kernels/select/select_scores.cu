@@ -184,6 +184,8 @@ void launch_shape(const ScoreInput& in, const typename Writer::Store& out, int f
                   const Context& context) {
   if (fits_registers(in)) {
     launch<T, form, 4, 4, Writer>(in, out, first, tiles, longest, context);
+  } else if (in.heads == 4 && in.head_size == 32 && in.paired_query) {
+    launch<T, form, 4, 2, Writer>(in, out, first, tiles, longest, context);
   } else {
     launch<T, form, 0, 0, Writer>(in, out, first, tiles, longest, context);
   }
