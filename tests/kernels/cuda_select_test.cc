@@ -13,23 +13,26 @@ const Batch kLong = {{4400, 33000, 28600}};
 
 void expect_same_in_pieces(IndexerProblem& problem, const Budget& budget) {
   const SelectResult all = run_select(problem, budget, serial());
-  const reference::Span& span = problem.batch.spans[0];
-  for (std::int64_t begin = 0; begin < span.queries; begin += 1100) {
-    const std::int64_t end = std::min(begin + 1100, span.queries);
-    IndexerProblem part = problem.part(0, begin, end, span.visible(end - 1));
-    const SelectResult got = run_select(part, budget, serial());
-    EXPECT_TRUE(same_bits(got.variance, all.variance.slice(begin, end)));
-    EXPECT_TRUE(same_bits(got.threshold, all.threshold.slice(begin, end)));
-    const std::int64_t words = mask_words(span.visible(end - 1));
-    for (std::int64_t t = begin; t < end; ++t) {
-      ASSERT_EQ(got.k_t[t - begin], all.k_t[t]) << t;
-      ASSERT_EQ(got.tie_cut[t - begin], all.tie_cut[t]) << t;
-      const auto* a = &got.mask.words[(t - begin) * got.mask.words_per_query];
-      const auto* b = &all.mask.words[t * all.mask.words_per_query];
-      ASSERT_TRUE(std::equal(a, a + words, b)) << "masks of query " << t << " differ";
-      ASSERT_TRUE(std::all_of(b + words, b + all.mask.words_per_query, [](std::uint32_t w) {
-        return w == 0;
-      })) << t;
+  for (std::size_t n = 0; n < problem.batch.spans.size(); ++n) {
+    const reference::Span span = problem.batch.spans[n];
+    const std::int64_t row = problem.batch.q_begin(n);  // of the sequence's first query, among all
+    for (std::int64_t begin = 0; begin < span.queries; begin += 1100) {
+      const std::int64_t end = std::min(begin + 1100, span.queries);
+      IndexerProblem part = problem.part(n, begin, end, span.visible(end - 1));
+      const SelectResult got = run_select(part, budget, serial());
+      EXPECT_TRUE(same_bits(got.variance, all.variance.slice(row + begin, row + end)));
+      EXPECT_TRUE(same_bits(got.threshold, all.threshold.slice(row + begin, row + end)));
+      const std::int64_t words = mask_words(span.visible(end - 1));
+      for (std::int64_t t = begin; t < end; ++t) {
+        ASSERT_EQ(got.k_t[t - begin], all.k_t[row + t]) << n << ", " << t;
+        ASSERT_EQ(got.tie_cut[t - begin], all.tie_cut[row + t]) << n << ", " << t;
+        const auto* a = &got.mask.words[(t - begin) * got.mask.words_per_query];
+        const auto* b = &all.mask.words[(row + t) * all.mask.words_per_query];
+        ASSERT_TRUE(std::equal(a, a + words, b)) << "masks of query " << n << ", " << t << " differ";
+        ASSERT_TRUE(
+            std::all_of(b + words, b + all.mask.words_per_query, [](std::uint32_t w) { return w == 0; }))
+            << n << ", " << t;
+      }
     }
   }
 }
@@ -48,6 +51,25 @@ TEST_P(OnePass, EqualsStoredScores) {
       }
     });
   }
+}
+
+// A chunk of a long prefill has more tiles of queries than run at a time; here they begin off the tiles'
+// borders, and the last one is not full.
+TEST_P(OnePass, TakesTilesInTurns) {
+  IndexerProblem problem(GetParam(), {{17501, 33537, 16036}}, 4, 64, ScoreForm::sigmoid, Layout::tokens_first,
+                         55);
+  in_every_way([&] { expect_same_in_pieces(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1}); });
+}
+
+// Sequences of all lengths in one call: rows that need no bound, empty tiles, tiles of one query.
+TEST_P(OnePass, TakesPackedSequences) {
+  const Batch packed = {{2500, 35000, 32500}, {100, 100, 0}, {1, 36000, 35999},
+                        {2000, 2000, 0},      {0, 3, 3},     {1033, 33001, 30001}};
+  IndexerProblem problem(GetParam(), packed, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 56);
+  in_every_way([&] {
+    expect_same_in_pieces(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1});
+    expect_same_in_pieces(problem, {BudgetMode::inverse, 700, 100, 2000, 0.1});
+  });
 }
 
 // Scores that come in few values: what reaches a bound may be most of the row, and its query is done again.

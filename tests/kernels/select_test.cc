@@ -113,6 +113,8 @@ const std::vector<Case> kMatrixUnitCases = {
     {"gsa_packed", {{64, 64, 0}, {1, 1, 0}, {100, 300, 150}, {0, 5, 5}, {70, 2500, 2400}}, 4, 64},
     {"gsa_heads_first", {{150, 900, 750}}, 4, 64, ScoreForm::sigmoid, Layout::heads_first},
     {"gsa_wide_gaps", {{150, 900, 750}}, 4, 64, ScoreForm::sigmoid, Layout::wide_gaps},
+    {"small", {{200, 1500, 1300}, {1, 1, 0}, {70, 70, 0}}, 4, 32},
+    {"small_heads_first", {{150, 900, 750}}, 4, 32, ScoreForm::relu, Layout::heads_first},
     {"dsa", {{130, 2000, 1870}}, 8, 128, ScoreForm::relu},
     {"longest", {{5, 40000, 39995}}, 4, 64},
 };

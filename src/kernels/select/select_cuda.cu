@@ -118,8 +118,8 @@ void select(const SelectArgs& args, const Context& context) {
                                      static_cast<float*>(args.threshold),
                                      args.tie_cut};
   const int tiles = Tiles(args.sequences).count();
-  const selecting::LongPlan plan = selecting::plan_long(in, args.budget, context.device);
-  if (plan.blocks > 0 && in.sequences.longest_keys >= kLongKeys &&
+  const selecting::LongPlan plan = selecting::plan_long(in, args.budget, tiles, context.device);
+  if (plan.at_once > 0 && in.sequences.longest_keys >= kLongKeys &&
       tiles >= context.device.multiprocessors / 2) {
     selecting::launch_long(in, {args.dtype, args.indexer.form}, args.budget, out, plan, tiles, context);
   } else {

@@ -77,18 +77,18 @@ void launch_fill(float* scores, long long count, const Context& context);
 void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, const Budget& budget,
                  const RowOutputs& out, int first, int rows, const Context& context);
 
-// Selection in one pass over the keys, scores never stored: for long rows. A block keeps 64 queries under way
-// and collects, for each of them, what reaches a lower bound of the threshold that a sample of the keys gave.
+// Selection in one pass over the keys, scores never stored: for long rows. A block takes 64 queries and
+// collects, for each of them, what reaches a lower bound of the threshold that a sample of the keys gave.
 struct LongPlan {
   int shift = 0;             // one of 1 << shift keys is sampled
   int samples = 0;           // at most, of a query
   int list = 0;              // entries of one of the four lists of a query
-  long long slot_bytes = 0;  // of scratch of a block
-  int blocks = 0;
+  long long slot_bytes = 0;  // of scratch of a tile of queries
+  int at_once = 0;           // tiles
 };
 
-// blocks is 0 where the scores should be stored instead.
-LongPlan plan_long(const ScoreInput& in, const Budget& budget, const Device& device);
+// at_once is 0 where the scores should be stored instead.
+LongPlan plan_long(const ScoreInput& in, const Budget& budget, int tiles, const Device& device);
 
 void launch_long(const ScoreInput& in, ScoreType type, const Budget& budget, const RowOutputs& out,
                  const LongPlan& plan, int tiles, const Context& context);

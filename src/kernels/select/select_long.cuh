@@ -6,7 +6,7 @@
 namespace gsa::cuda::selecting {
 
 constexpr int kLists = 4;              // of a query: one for each lane that scores it
-constexpr float kSampleMargin = 4.3f;  // standard deviations
+constexpr float kSampleMargin = 5.0f;  // standard deviations: about one query in 10^6 is done again
 
 // Sample i of the keys: one of each `1 << shift`, at a place that looks random.
 __device__ __forceinline__ int sample_position(int i, int shift) {
@@ -61,41 +61,5 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   __syncwarp();
   return bound;
 }
-
-// What was collected for a query: four lists of (score, position), each in ascending order of position.
-class Collected {
- public:
-  // count: entries of the lists, in shared memory.
-  __device__ __forceinline__ Collected(const uint2* lists, int stride, const int* count)
-      : lists_(lists), stride_(stride), count_(count) {}
-
-  // visit(score, position) for every entry, each by one lane: eight lanes a list, two entries a read.
-  template <int kAtOnce = 8, class Visit>
-  __device__ __forceinline__ void each(Visit visit) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const uint2* const list = lists_ + lane / 8 * stride_;
-    const int count = count_[lane / 8];
-#pragma unroll 1
-    for (int base = 2 * (lane % 8); base < count; base += 16 * kAtOnce) {
-      uint4 pair[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (base + 16 * i < count) pair[i] = *reinterpret_cast<const uint4*>(list + base + 16 * i);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int left = count - base - 16 * i;
-        if (left > 0) visit(__uint_as_float(pair[i].x), static_cast<int>(pair[i].y));
-        if (left > 1) visit(__uint_as_float(pair[i].z), static_cast<int>(pair[i].w));
-      }
-    }
-    __syncwarp();
-  }
-
- private:
-  const uint2* lists_;
-  const int stride_;
-  const int* count_;
-};
 
 }  // namespace gsa::cuda::selecting

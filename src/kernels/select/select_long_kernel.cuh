@@ -1,12 +1,16 @@
 // Selection in one pass over the keys: the kernels.
-//   sample_kernel  scores of a sample of the keys give each query a lower bound of its threshold;
+//   sample_kernel  scores of a sample of the keys;
+//   bound_kernel   gives each query a lower bound of its threshold from them (select_finish.cu);
 //   pass_kernel    one pass over all keys adds up the moments and collects what reaches the bound, with its
-//                  position; budget, threshold and mask follow from the moments and the collected scores;
+//                  position;
+//   finish_kernel  budget, threshold and mask from the moments and the collected scores (select_finish.cu);
 //   again_kernel   queries whose bound was too high (or whose lists overflowed) are done again from stored
 //                  scores.
-// Blocks stay and take tile after tile of 64 queries, so that scratch is bounded and some blocks compute
-// while others sort out. The result does not depend on the sample.
+// A block scores a tile of 64 queries. As many tiles are under way at a time as blocks run at a time, so that
+// scratch is bounded. The result does not depend on the sample.
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/select/select_pass.cuh"
 
@@ -37,7 +41,7 @@ struct TileWork {
 
   // Where the fragments of the queries lie, if in shared memory at all.
   __device__ __forceinline__ void* query_memory() const {
-    return a.query_in_shared ? memory + kWarps * a.warp_words * 4 : nullptr;
+    return a.query_in_shared ? memory + a.ring_bytes : nullptr;
   }
 
   // Calls body(group, score) for groups of 16 keys of a tile in shared memory.
@@ -59,116 +63,84 @@ struct TileWork {
 };
 
 template <typename T, ScoreForm form, int kHeads, int kSteps>
-__global__ __launch_bounds__(kThreads, 3) void sample_kernel(const __grid_constant__ LongArgs args) {
+__global__ __launch_bounds__(kThreads,
+                             kPassBlocks) void sample_kernel(const __grid_constant__ LongArgs args) {
   extern __shared__ __align__(16) char memory[];
-  for_query_tiles(args, args.next_sample, [&](const QueryTile& tile) {
-    const TileWork<T, form, kHeads, kSteps> work(args, tile, memory);
-    const int first = 16 * work.warp, lane = work.lane, visible = work.visible();
-    // Where the lists hold everything, no bound is needed.
-    const bool all = ((visible + kTileKeys - 1) / kTileKeys + 1) * (kTileKeys / kLists) <= args.list;
-    const int shift = args.shift;
-    const int count = all ? 0 : ((visible - 1) >> shift) + 1;  // the last may lie beyond the keys
-    float* const scores = reinterpret_cast<float*>(slot_of(args));
-    const long long stride = args.samples;
-    if (!all) {
-      const Scorer<T, form, kHeads, kSteps> scorer(args.in, tile, first, work.query_memory());
-      for_sampled_tiles<T>(
-          args.in, work.steps, work.keys, memory, 0, (count + kTileKeys - 1) / kTileKeys, count,
-          [&](int i) { return min(sample_position(i, shift), visible - 1); },
-          [&](int key_tile, const char* stage) {
-            if (first >= tile.count) return;
-            work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
-#pragma unroll
-              for (int i = 0; i < 2; ++i) {
-                float* const row = scores + (first + lane / 4 + 8 * i) * stride;
-#pragma unroll
-                for (int n = 0; n < 2; ++n) {
-                  const int at = key_tile * kTileKeys + g * kGroupKeys + 8 * n + 2 * (lane % 4);
-                  *reinterpret_cast<float2*>(row + at) = make_float2(score[n][2 * i], score[n][2 * i + 1]);
-                }
-              }
-            });
-          });
-    }
-    for (int query = first; query < min(first + 16, tile.count); ++query) {
-      const int position = tile.position + query;
-      int seen = 0;
-      if (!all) {
-        seen = position >> shift;
-        if (sample_position(seen, shift) <= position) ++seen;
-      }
-      Bound bound = {-INFINITY, 0.0f};
-      if (seen > 0) {
-        bound = bound_from_sample(scores + query * stride, seen, position + 1, args.budget,
-                                  warp_scratch(args, memory));
-      }
-      if (lane == 0) args.bounds[tile.row + query] = bound;
-    }
-  });
+  const int slot = static_cast<int>(blockIdx.x);
+  const QueryTile tile = tile_of(args, slot);
+  const int count = samples_of(args, tile);
+  if (count == 0) return;
+  const TileWork<T, form, kHeads, kSteps> work(args, tile, memory);
+  const int first = 16 * work.warp, lane = work.lane, visible = work.visible(), shift = args.shift;
+  float* const scores = reinterpret_cast<float*>(slot_of(args, slot));
+  const long long stride = args.samples;
+  const Scorer<T, form, kHeads, kSteps> scorer(args.in, tile, first, work.query_memory());
+  for_sampled_tiles<T>(
+      args.in, work.steps, work.keys, memory, 0, (count + kTileKeys - 1) / kTileKeys, count,
+      [&](int i) { return min(sample_position(i, shift), visible - 1); },
+      [&](int key_tile, const char* stage) {
+        if (first >= tile.count) return;
+        work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
+          store_sampled(scores, stride, first + lane / 4, key_tile * kTileKeys + g * kGroupKeys, score);
+        });
+      });
 }
 
 template <typename T, ScoreForm form, int kHeads, int kSteps>
-__device__ __forceinline__ void collect(const TileWork<T, form, kHeads, kSteps>& work, PassShared& shared) {
-  const LongArgs& a = work.a;
+__global__ __launch_bounds__(kThreads, kPassBlocks) void pass_kernel(const __grid_constant__ LongArgs args) {
+  extern __shared__ __align__(16) char memory[];
+  __shared__ PassShared shared;
+  const int slot = static_cast<int>(blockIdx.x);
+  const QueryTile tile = tile_of(args, slot);
+  if (tile.count == 0) return;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileQueries; i += kThreads) {
+    shared.sums[i][0] = shared.sums[i][1] = 0;
+  }
+  __syncthreads();
+  const TileWork<T, form, kHeads, kSteps> work(args, tile, memory);
+  const ScoreInput& in = args.in;
   const int first = 16 * work.warp, lane = work.lane, visible = work.visible();
-  const bool idle = first >= work.tile.count;
+  const bool idle = first >= tile.count;
   const int query = first + lane / 4;
   const int key_tiles = (visible + kTileKeys - 1) / kTileKeys;
-  uint2* const lists = reinterpret_cast<uint2*>(slot_of(a));
-  const Scorer<T, form, kHeads, kSteps> scorer(a.in, work.tile, first, work.query_memory());
+  uint2* const lists = reinterpret_cast<uint2*>(slot_of(args, slot));
+  const Scorer<T, form, kHeads, kSteps> scorer(in, tile, first, work.query_memory());
   float at_zero[2][4];
   scorer.score(
-      a.in,
+      in,
       [&](int s, std::uint32_t(&b)[4]) {  // key 0 in every column
-        b[0] = b[2] = load_pair(work.keys, 16 * s + 2 * (lane % 4), a.in.head_size, false);
-        b[1] = b[3] = load_pair(work.keys, 16 * s + 2 * (lane % 4) + 8, a.in.head_size, false);
+        b[0] = b[2] = load_pair(work.keys, 16 * s + 2 * (lane % 4), in.head_size, false);
+        b[1] = b[3] = load_pair(work.keys, 16 * s + 2 * (lane % 4) + 8, in.head_size, false);
       },
       at_zero);
-  Collector collector(work.tile, query, a.bounds, lists, a.list);
-  collector.set_shift(at_zero[0][0], at_zero[0][2]);
-  const int whole = (work.tile.position + first + 1) / kTileKeys;  // tiles that all queries of the warp see
-  for_key_tiles<T, kSteps>(a.in, work.keys, work.memory, 0, key_tiles, visible,
+  Collector collector(tile, query, lists, args.list);
+  collector.start(tile, query, args.bounds, at_zero[0][0], at_zero[0][2]);
+  const int whole = (tile.position + first + 1) / kTileKeys;  // tiles that all queries of the warp see
+  for_key_tiles<T, kSteps>(in, work.keys, memory, 0, key_tiles, visible,
                            [&](int key_tile, const char* stage) {
                              if (idle) return;
                              const int s = key_tile * kTileKeys;
                              if (key_tile < whole) {
                                work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
-                                 collector.template group<false>(s + g * kGroupKeys, score);
+                                 collector.template groups<false, 0, 2>(s + g * kGroupKeys, score);
                                });
                              } else {
                                work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
-                                 collector.template group<true>(s + g * kGroupKeys, score);
+                                 collector.template groups<true, 0, 2>(s + g * kGroupKeys, score);
                                });
                              }
                              collector.end_tile();
                              if ((s + kTileKeys) % kMomentSegment == 0) collector.end_segment(shared, query);
                            });
-  if (!idle && key_tiles * kTileKeys % kMomentSegment != 0) collector.end_segment(shared, query);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    shared.count[query + 8 * i][lane % 4] = collector.close(query, i, lists, a.list);
-  }
+  if (idle) return;
+  if (key_tiles * kTileKeys % kMomentSegment != 0) collector.end_segment(shared, query);
   __syncwarp();
-}
-
-template <typename T, ScoreForm form, int kHeads, int kSteps>
-__global__ __launch_bounds__(kThreads, 3) void pass_kernel(const __grid_constant__ LongArgs args) {
-  extern __shared__ __align__(16) char memory[];
-  __shared__ PassShared shared;
-  for_query_tiles(args, args.next_tile, [&](const QueryTile& tile) {
-    const TileWork<T, form, kHeads, kSteps> work(args, tile, memory);
-    for (int i = static_cast<int>(threadIdx.x); i < kTileQueries; i += kThreads) {
-      shared.sums[i][0] = shared.sums[i][1] = 0;
-    }
-    __syncthreads();
-    collect(work, shared);
-    finish_tile(args, tile, shared, memory);
-  });
+  collector.close(shared, query, lists, args.list, args.passed + slot * kTileQueries);
 }
 
 // One query from its stored scores; by all warps of a block.
 template <typename T, ScoreForm form, int kHeads, int kSteps>
-__global__ __launch_bounds__(kThreads, 3) void again_kernel(const __grid_constant__ LongArgs args) {
+__global__ __launch_bounds__(kThreads, kPassBlocks) void again_kernel(const __grid_constant__ LongArgs args) {
   extern __shared__ __align__(16) char memory[];
   const DeviceSequences& sequences = args.in.sequences;
   const int count = *args.failed_count;
@@ -182,7 +154,7 @@ __global__ __launch_bounds__(kThreads, 3) void again_kernel(const __grid_constan
     tile.key = sequences.k_begin(n);
     const TileWork<T, form, kHeads, kSteps> work(args, tile, memory);
     const int visible = tile.position + 1, warp = work.warp, lane = work.lane;
-    float* const scores = reinterpret_cast<float*>(slot_of(args));
+    float* const scores = reinterpret_cast<float*>(args.slots + blockIdx.x * args.slot_bytes);
     {
       const Scorer<T, form, kHeads, kSteps> scorer(args.in, tile, 0,
                                                    work.query_memory());  // 16 times the same
@@ -208,21 +180,27 @@ __global__ __launch_bounds__(kThreads, 3) void again_kernel(const __grid_constan
   }
 }
 
+// All tiles, `at_once` at a time, the last ones first.
 template <typename T>
-void launch_long_type(const LongArgs& args, ScoreType type, std::size_t bytes, int blocks,
+void launch_long_type(const LongArgs& all_tiles, ScoreType type, std::size_t bytes, int at_once,
                       const Context& context) {
+  LongArgs args = all_tiles;
   const auto one = [&](auto* kernel, const char* name) {
     allow_shared_memory(kernel, bytes, name);
-    kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream_of(context.stream)>>>(args);
+    kernel<<<static_cast<unsigned>(args.tiles), kThreads, bytes, stream_of(context.stream)>>>(args);
     check_launch(name);
   };
+  const bool hopper = hopper_pass_takes(args.in, context.device);
   const auto all = [&](auto* sample, auto* pass, auto* again) {
-    one(sample, "sample_kernel");
-    if (hopper_pass_takes(args.in, context.device)) {
-      launch_hopper_pass(args, type, bytes, blocks, context);
-    } else {
-      one(pass, "pass_kernel");
+    for (int end = all_tiles.tiles; end > 0; end -= args.tiles) {
+      args.first_tile = std::max(0, end - at_once);
+      args.tiles = end - args.first_tile;
+      hopper ? launch_hopper_sample(args, type, context) : one(sample, "sample_kernel");
+      launch_bounds(args, context);
+      hopper ? launch_hopper_pass(args, type, context) : one(pass, "pass_kernel");
+      launch_finish(args, context);
     }
+    args.tiles = std::min(at_once, all_tiles.tiles);  // as many blocks as there are slots
     one(again, "again_kernel");
   };
   constexpr ScoreForm kSigmoid = ScoreForm::sigmoid, kRelu = ScoreForm::relu;

@@ -1,7 +1,5 @@
-// Selection in one pass: what its kernels share. Collecting scores, and what follows from the collected ones.
+// Selection in one pass: what its kernels share, and how scores are collected.
 #pragma once
-
-#include <cstddef>
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/select/select_long.cuh"
@@ -9,31 +7,35 @@
 
 namespace gsa::cuda::selecting {
 
+// What the pass leaves for a query, beside its lists.
+struct RowPassed {
+  double sum, square;
+  int count[kLists];  // entries of the lists; -1: may have overflowed
+};
+
 struct LongArgs {
   ScoreInput in;
   Budget budget;
   RowOutputs out;
-  char* slots;  // scratch: slot_bytes for each block, and one more
+  char* slots;  // scratch: slot_bytes for each tile under way, and one more
   long long slot_bytes;
   int shift, samples, list;  // as in LongPlan
-  int tiles;
-  int warp_words;  // of shared memory of a warp
+  int first_tile, tiles;     // under way: tiles first_tile .. first_tile + tiles - 1
+  int ring_bytes;            // of shared memory
   bool query_in_shared;
-  Bound* bounds;     // of each query
-  int* failed;       // rows to be done again, failed_count of them
-  int* next_sample;  // counters, zero at first
-  int* next_tile;
+  Bound* bounds;      // of each query
+  RowPassed* passed;  // of each query of the tiles under way
+  int* failed;        // rows to be done again, failed_count of them
   int* failed_count;
 };
 
-// Shared memory beside the ring of keys, which the warps' scratch overlays.
+// Shared memory of the pass beside the keys.
 struct PassShared {
   double sums[kTileQueries][2];
-  int count[kTileQueries][kLists];  // entries of the lists; -1: may have overflowed
 };
 
 // One entry more of a list, where score >= low: 8 bytes at `next`, which moves on. The address is kept as two
-// words because only the lower one moves: no list crosses a multiple of 4 GB.
+// words because only the lower one moves: no list crosses a multiple of 4 GB. Only another kernel reads it.
 __device__ __forceinline__ void append(float score, float low, int position, std::uint32_t& next,
                                        std::uint32_t upper) {
   asm volatile(
@@ -43,20 +45,18 @@ __device__ __forceinline__ void append(float score, float low, int position, std
       "@p st.global.v2.b32 [a], {%5, %3};\n"
       "@p add.u32 %0, %0, 8;}"
       : "+r"(next)
-      : "f"(score), "f"(low), "r"(position), "r"(upper), "r"(__float_as_uint(score))
-      : "memory");
+      : "f"(score), "f"(low), "r"(position), "r"(upper), "r"(__float_as_uint(score)));
 }
 
 // The scores of a lane's two queries with the keys, added up and collected.
 class Collector {
  public:
-  __device__ __forceinline__ Collector(const QueryTile& tile, int query, const Bound* bounds, uint2* lists,
-                                       int list) {
+  // Collects nothing before start() has been called.
+  __device__ __forceinline__ Collector(const QueryTile& tile, int query, uint2* lists, int list) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int at = query + 8 * i;
-      last_[i] = tile.position + at;
-      low_[i] = at < tile.count ? bounds[tile.row + at].low : never();
+      last_[i] = tile.position + query + 8 * i;
+      low_[i] = never();
       shift_[i] = 0;
       const std::uint64_t begin = begin_of(query, i, lists, list);
       next_[i] = static_cast<std::uint32_t>(begin);
@@ -65,17 +65,36 @@ class Collector {
     }
   }
 
-  // The scores of key 0; before any others.
-  __device__ __forceinline__ void set_shift(float upper, float lower) {
+  // The scores of key 0, and the bounds.
+  __device__ __forceinline__ void start(const QueryTile& tile, int query, const Bound* bounds, float upper,
+                                        float lower) {
     shift_[0] = upper, shift_[1] = lower;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (query + 8 * i < tile.count) low_[i] = bounds[tile.row + query + 8 * i].low;
+    }
   }
 
-  // Scores of 8 kEights keys from position s on.
-  template <bool masked, int kEights>
-  __device__ __forceinline__ void group(int s, const float (&score)[kEights][4]) {
+  // Replaces the scores of keys from position s on that a query does not see: they add nothing to the
+  // moments, and close() drops them.
+  template <int kEights>
+  __device__ __forceinline__ void hide(int s, float (&score)[kEights][4]) const {
     const int at = s + 2 * static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (at + 8 * n + j % 2 > last_[j / 2]) score[n][j] = shift_[j / 2];
+      }
+    }
+  }
+
+  // Scores of keys from position s on, eight at a time: groups kBegin .. kEnd - 1.
+  template <bool masked, int kBegin, int kEnd, int kEights>
+  __device__ __forceinline__ void groups(int s, const float (&score)[kEights][4]) {
+    const int at = s + 2 * static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+    for (int n = kBegin; n < kEnd; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -111,14 +130,23 @@ class Collector {
       }
     }
   }
-  // Entries of the lane's list; -1: it may have overflowed. Lists are read two entries at a time: one of odd
-  // length gets another entry, which nobody looks at.
-  __device__ __forceinline__ int close(int query, int i, uint2* lists, int list) const {
-    if (next_[i] > full_[i]) return -1;
-    const int count =
-        static_cast<int>(next_[i] - static_cast<std::uint32_t>(begin_of(query, i, lists, list))) / 8;
-    if (count % 2 != 0) lists[((query + 8 * i) * kLists + threadIdx.x % 4) * list + count] = make_uint2(0, 0);
-    return count;
+  // Leaves sums and number of entries for the kernel that finishes the queries. Lists are read two entries at
+  // a time: one of odd length gets another entry, which nobody looks at.
+  __device__ __forceinline__ void close(const PassShared& shared, int query, uint2* lists, int list,
+                                        RowPassed* passed) const {
+    const int lane = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = query + 8 * i;
+      uint2* const own = lists + (at * kLists + lane) * list;
+      int count =
+          static_cast<int>(next_[i] - static_cast<std::uint32_t>(begin_of(query, i, lists, list))) / 8;
+      asm volatile("" ::: "memory");  // append()'s stores, read by the thread that made them
+      while (count > 0 && static_cast<int>(own[count - 1].y) > last_[i]) --count;
+      if (count % 2 != 0) own[count] = make_uint2(0, 0);
+      passed[at].count[lane] = next_[i] > full_[i] ? -1 : count;
+      if (lane == 0) passed[at].sum = shared.sums[at][0], passed[at].square = shared.sums[at][1];
+    }
   }
 
  private:
@@ -131,81 +159,54 @@ class Collector {
   ScoreSums<float> block_[2], segment_[2];
   float low_[2], shift_[2];
   int last_[2];
-  std::uint32_t next_[2], full_[2], upper_;
+  std::uint32_t next_[2], full_[2], upper_;  // addresses; from full_ on there is no room for another tile
 };
 
-// The block's scratch; the spare one where it would cross a multiple of 4 GB, or end at one: a full list ends
-// where the scratch does (see append).
-__device__ __forceinline__ char* slot_of(const LongArgs& a) {
-  char* const slot = a.slots + blockIdx.x * a.slot_bytes;
+// The tile whose slot has this number; the last tiles, which see the most keys, come first.
+__device__ __forceinline__ QueryTile tile_of(const LongArgs& a, int slot) {
+  return find_tile(a.in.sequences, a.first_tile + a.tiles - 1 - slot);
+}
+
+// A slot of the scratch; the spare one where it would cross a multiple of 4 GB, or end at one: a full list
+// ends where the slot does (see append).
+__device__ __forceinline__ char* slot_of(const LongArgs& a, int number) {
+  char* const slot = a.slots + number * a.slot_bytes;
   const auto upper = [](const char* p) { return __cvta_generic_to_global(p) >> 32; };
-  return upper(slot) == upper(slot + a.slot_bytes) ? slot : a.slots + gridDim.x * a.slot_bytes;
+  return upper(slot) == upper(slot + a.slot_bytes) ? slot : a.slots + a.tiles * a.slot_bytes;
 }
 
-// Scratch of a warp, over the memory that holds the keys meanwhile.
-__device__ __forceinline__ WarpShared& warp_scratch(const LongArgs& a, char* memory) {
-  return *reinterpret_cast<WarpShared*>(memory + threadIdx.x / 32 * a.warp_words * 4);
+// Keys that are sampled for a tile. The last may lie beyond those that the tile sees; none where the lists
+// hold everything and no bound is needed.
+__device__ __forceinline__ int samples_of(const LongArgs& a, const QueryTile& tile) {
+  const int visible = tile.position + tile.count;
+  const bool all = ((visible + kTileKeys - 1) / kTileKeys + 1) * (kTileKeys / kLists) <= a.list;
+  return tile.count == 0 || all ? 0 : ((visible - 1) >> a.shift) + 1;
 }
 
-// Takes tiles from a counter until there are none, the last ones, which see the most keys, first.
-template <class Body>
-__device__ __forceinline__ void for_query_tiles(const LongArgs& args, int* next, Body body) {
-  __shared__ int taken;
-  for (;;) {
-    if (threadIdx.x == 0) taken = atomicAdd(next, 1);
-    __syncthreads();
-    const int tile = taken;
-    if (tile >= args.tiles) return;
-    const QueryTile place = find_tile(args.in.sequences, args.tiles - 1 - tile);
-    if (place.count > 0) body(place);
-    __syncthreads();
-  }
-}
-
-// Results of one query, by one warp.
-__device__ __forceinline__ void finish(const LongArgs& a, int row, int visible, const uint2* lists,
-                                       const int* count, const ScoreSums<double>& sums, WarpShared& scratch) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const bool overflow = count[0] < 0 || count[1] < 0 || count[2] < 0 || count[3] < 0;
-  const int entries = count[0] + count[1] + count[2] + count[3];
-  const float nan = __int_as_float(0x7fc00000);
-  RowChoice choice = {-INFINITY, visible - 1};
-  const double variance = variance_of(sums, visible);
-  int k = 0;
-  if (isnan(sums.square)) {
-    choice.threshold = nan;
-  } else {
-    if (isfinite(variance)) k = budget_for(a.budget, variance, visible);
-    if (k == 0 || (k < visible && (overflow || entries < k))) {
-      if (lane == 0) a.failed[atomicAdd(a.failed_count, 1)] = row;
-      return;
+// Scores of sampled keys from number s on, of a lane's two queries; every row has room for `stride`.
+template <int kEights>
+__device__ __forceinline__ void store_sampled(float* scores, long long stride, int query, int s,
+                                              const float (&score)[kEights][4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float* const row = scores + (query + 8 * i) * stride + s + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      *reinterpret_cast<float2*>(row + 8 * n) = make_float2(score[n][2 * i], score[n][2 * i + 1]);
     }
   }
-  const Collected all(lists, a.list, count);
-  constexpr int kOther = static_cast<int>(offsetof(WarpShared, bins)) / 4;
-  const MaskWindow window = {scratch.bins, 0, min(a.warp_words - kOther, (visible + 31) / 32)};
-  if (k > 0 && k < visible) choice = search(all, k, visible, a.bounds[row], scratch, window);
-  if (lane == 0) write_row(a.out, row, k, k == 0 ? nan : static_cast<float>(variance), choice);
-  if (a.out.words != nullptr) write_mask(a.out, all, k, visible, choice, window, row);
 }
 
-// The pass in Hopper's own instructions: for which problems, and its launch (select_pass_hopper.cu).
+constexpr int kPassBlocks = 3;  // of a multiprocessor, that run at a time
+constexpr int kHopperPassBlocks = 2;
+
+// Sample and pass in Hopper's own instructions: for which problems, and their launch (select_pass_hopper.cu).
 bool hopper_pass_takes(const ScoreInput& in, const Device& device);
-void launch_hopper_pass(const LongArgs& args, ScoreType type, std::size_t bytes, int blocks,
-                        const Context& context);
+void launch_hopper_sample(const LongArgs& args, ScoreType type, const Context& context);
+void launch_hopper_pass(const LongArgs& args, ScoreType type, const Context& context);
 
-// Results of the queries of a tile, each warp for its own 16.
-__device__ __forceinline__ void finish_tile(const LongArgs& a, const QueryTile& tile,
-                                            const PassShared& shared, char* memory) {
-  const int first = 16 * static_cast<int>(threadIdx.x / 32);
-  const uint2* const lists = reinterpret_cast<const uint2*>(slot_of(a));
-#pragma unroll 1
-  for (int query = first; query < min(first + 16, tile.count); ++query) {
-    finish(a, tile.row + query, tile.position + query + 1,
-           lists + static_cast<long long>(query) * kLists * a.list, shared.count[query],
-           {shared.sums[query][0], shared.sums[query][1]}, warp_scratch(a, memory));
-    __syncwarp();
-  }
-}
+// Bounds from sampled scores, and selection from what the pass left (select_finish.cu).
+void launch_bounds(const LongArgs& args, const Context& context);
+void launch_finish(const LongArgs& args, const Context& context);
 
 }  // namespace gsa::cuda::selecting

@@ -1,0 +1,322 @@
+// Selection in one pass: bounds from the sampled scores, a warp a query, and selection from what the pass
+// left, a block a query. Kernels of their own: both wait for memory most of the time, and need neither the
+// registers nor the shared memory that would keep most of a multiprocessor's warps out beside the pass.
+#include "kernels/select/select_pass.cuh"
+
+namespace gsa::cuda::selecting {
+namespace {
+
+__global__ __launch_bounds__(kThreads) void bound_kernel(const __grid_constant__ LongArgs args) {
+  __shared__ WarpShared scratch[kWarps];
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int number = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int slot = number / kTileQueries, query = number % kTileQueries;
+  const QueryTile tile = tile_of(args, slot);
+  if (query >= tile.count) return;
+  const int position = tile.position + query;
+  int seen = 0;  // sampled keys that the query sees
+  if (samples_of(args, tile) > 0) {
+    seen = position >> args.shift;
+    if (sample_position(seen, args.shift) <= position) ++seen;
+  }
+  Bound bound = {-INFINITY, 0.0f};
+  if (seen > 0) {
+    const float* const scores = reinterpret_cast<const float*>(slot_of(args, slot));
+    bound = bound_from_sample(scores + static_cast<long long>(query) * args.samples, seen, position + 1,
+                              args.budget, scratch[warp]);
+  }
+  if (threadIdx.x % 32 == 0) args.bounds[tile.row + query] = bound;
+}
+
+constexpr int kFinishThreads = 256;
+constexpr int kListThreads = kFinishThreads / kLists;
+constexpr int kKeptPairs = 6;
+constexpr int kWindowWords = 4096;  // of a mask, put together at a time: 128K positions
+
+struct FinishShared {
+  std::uint32_t words[kWindowWords];
+  std::uint32_t bins[kListBins];
+  std::uint32_t few_order[kListFew];
+  int few_position[kListFew];
+  float low[kFinishThreads / 32], high[kFinishThreads / 32];
+  double variance;
+  int k;
+  BinPlace place;
+  RowChoice choice;
+  int few;
+  int counted[2];
+};
+
+// What was collected for a query: four lists of (score, position), each read by a quarter of the block. The
+// first kKept pairs of entries of a thread stay in registers.
+template <int kKept>
+class Entries {
+ public:
+  __device__ __forceinline__ Entries(const uint2* lists, int stride, const int* count)
+      : list_(lists + threadIdx.x / kListThreads * stride),
+        first_(2 * static_cast<int>(threadIdx.x % kListThreads)),
+        count_(count[threadIdx.x / kListThreads]) {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (first_ + i * kStep < count_) kept_[i] = read(first_ + i * kStep);
+    }
+  }
+
+  // visit(score, position) for every entry, each by one thread.
+  template <class Visit>
+  __device__ __forceinline__ void each(Visit visit) const {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) both(kept_[i], count_ - first_ - i * kStep, visit);
+#pragma unroll 1
+    for (int at = first_ + kKept * kStep; at < count_; at += kStep) both(read(at), count_ - at, visit);
+  }
+
+ private:
+  static constexpr int kStep = 2 * kListThreads;
+
+  __device__ __forceinline__ uint4 read(int at) const { return *reinterpret_cast<const uint4*>(list_ + at); }
+  template <class Visit>
+  static __device__ __forceinline__ void both(const uint4& pair, int left, Visit visit) {
+    if (left > 0) visit(__uint_as_float(pair.x), static_cast<int>(pair.y));
+    if (left > 1) visit(__uint_as_float(pair.z), static_cast<int>(pair.w));
+  }
+
+  const uint2* const list_;
+  const int first_, count_;
+  uint4 kept_[kKept > 0 ? kKept : 1];
+};
+
+// How many entries pass a test. which: 0 and 1 in turn, so that the next sum begins at zero.
+template <class Test>
+__device__ __forceinline__ int count_if(const Entries<0>& all, FinishShared& shared, int& which, Test test) {
+  int count = 0;
+  all.each([&](float score, int position) { count += test(score, position); });
+  count = __reduce_add_sync(kAll, count);
+  if (threadIdx.x % 32 == 0) atomicAdd(&shared.counted[which], count);
+  __syncthreads();
+  const int result = shared.counted[which];
+  which ^= 1;
+  if (threadIdx.x == 0) shared.counted[which] = 0;
+  __syncthreads();
+  return result;
+}
+
+// The k-th highest of the scores, by halving the range of scores, then of positions: where very many are
+// nearly equal. Entries are read again and again, so that nobody else has to spare registers for this.
+__device__ __noinline__ RowChoice search_bits(const uint2* lists, int stride, const int* counts, int k,
+                                              int visible, FinishShared& shared) {
+  const Entries<0> all(lists, stride, counts);
+  int which = 0;
+  if (threadIdx.x == 0) shared.counted[0] = 0;
+  __syncthreads();
+  std::uint32_t order = 0;
+#pragma unroll 1
+  for (int bit = 31; bit >= 0; --bit) {
+    const std::uint32_t trial = order | 1u << bit;
+    const int reached =
+        count_if(all, shared, which, [=](float score, int) { return order_of(score) >= trial; });
+    if (reached >= k) order = trial;
+  }
+  const int above = count_if(all, shared, which, [=](float score, int) { return order_of(score) > order; });
+  const int equal = count_if(all, shared, which, [=](float score, int) { return order_of(score) == order; });
+  const float threshold = from_order(order);
+  if (above + equal == k) return {threshold, visible - 1};
+  int cut = 0;  // the highest position with fewer than k - above equals below it
+#pragma unroll 1
+  for (int bit = 30; bit >= 0; --bit) {
+    const int trial = cut | 1 << bit;
+    const int below = count_if(all, shared, which, [=](float score, int position) {
+      return order_of(score) == order && position < trial;
+    });
+    if (below < k - above) cut = trial;
+  }
+  return {threshold, cut};
+}
+
+// Bins for scores of which no bound is known.
+template <class All>
+__device__ __forceinline__ Bound bound_of(const All& all, FinishShared& shared) {
+  float low = INFINITY, high = -INFINITY;
+  all.each([&](float score, int) { low = fminf(low, score), high = fmaxf(high, score); });
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    low = fminf(low, __shfl_xor_sync(kAll, low, step));
+    high = fmaxf(high, __shfl_xor_sync(kAll, high, step));
+  }
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (threadIdx.x % 32 == 0) shared.low[warp] = low, shared.high[warp] = high;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kFinishThreads / 32; ++w) {
+    low = fminf(low, shared.low[w]);
+    high = fmaxf(high, shared.high[w]);
+  }
+  return {low, high > low ? static_cast<float>(kListBins - 1) / (high - low) : 0.0f};
+}
+
+// Bits of the mask that is put together: words `base` and following of the row.
+struct Window {
+  std::uint32_t* words;
+  int base;
+
+  __device__ __forceinline__ void clear(int count) const {
+    for (int w = 4 * static_cast<int>(threadIdx.x); w < count; w += 4 * kFinishThreads) {
+      *reinterpret_cast<uint4*>(words + w) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  __device__ __forceinline__ void set(int position) const {
+    const int word = position / 32 - base;
+    if (word >= 0 && word < kWindowWords) atomicOr(&words[word], 1u << (position % 32));
+  }
+  __device__ __forceinline__ void write(std::uint32_t* row, int count) const {
+    std::uint32_t* const to = row + base;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int whole = reinterpret_cast<std::uintptr_t>(to) % 16 == 0 ? count / 4 * 4 : 0;
+    for (int w = 4 * thread; w < whole; w += 4 * kFinishThreads) {
+      *reinterpret_cast<uint4*>(to + w) = *reinterpret_cast<const uint4*>(words + w);
+    }
+    for (int w = whole + thread; w < count; w += kFinishThreads) to[w] = words[w];
+  }
+};
+
+// The k-th highest of the scores, 1 <= k < visible, of which there are at least k. bins, few and the window's
+// words are zero; leaves the latter as the choice says.
+template <class All, class SearchBits>
+__device__ __forceinline__ RowChoice search(const All& all, int k, int visible, Bound bound,
+                                            FinishShared& shared, const Window& window,
+                                            SearchBits search_bits) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (bound.low == -INFINITY || !(bound.scale > 0 && bound.scale < INFINITY)) bound = bound_of(all, shared);
+  all.each([&](float score, int) { atomicAdd(&shared.bins[bin_of(score, bound.low, bound.scale)], 1u); });
+  __syncthreads();
+  if (thread < 32) {
+    const BinPlace found = find_list_bin(shared.bins, k);
+    if (thread == 0) shared.place = found;
+  }
+  __syncthreads();
+  const BinPlace place = shared.place;
+  if (place.inside > kListFew) {
+    const RowChoice choice = search_bits();
+    all.each([&](float score, int position) {
+      if (chosen(score, position, choice)) window.set(position);
+    });
+    return choice;
+  }
+  all.each([&](float score, int position) {
+    const int bin = bin_of(score, bound.low, bound.scale);
+    if (bin > place.bin) window.set(position);
+    if (bin != place.bin) return;
+    const int at = atomicAdd(&shared.few, 1);
+    shared.few_order[at] = order_of(score);
+    shared.few_position[at] = position;
+  });
+  __syncthreads();
+  const int wanted = k - place.above;
+  if (thread < place.inside) {
+    const std::uint32_t here = shared.few_order[thread];
+    const int position = shared.few_position[thread];
+    int before = 0;
+    bool later_equal = false;
+    for (int j = 0; j < place.inside; ++j) {
+      const bool equal = shared.few_order[j] == here;
+      before += shared.few_order[j] > here || (equal && shared.few_position[j] < position);
+      later_equal = later_equal || (equal && shared.few_position[j] > position);
+    }
+    if (before < wanted) window.set(position);
+    if (before == wanted - 1) shared.choice = {from_order(here), later_equal ? position : visible - 1};
+  }
+  __syncthreads();
+  return shared.choice;
+}
+
+// Budget, threshold and mask of one query.
+__global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_constant__ LongArgs args) {
+  __shared__ __align__(16) FinishShared shared;
+  const int number = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int slot = number / kTileQueries, query = number % kTileQueries;
+  const QueryTile tile = tile_of(args, slot);
+  if (query >= tile.count) return;
+  const int row = tile.row + query, visible = tile.position + query + 1;
+  const RowPassed& passed = args.passed[number];
+  const uint2* const lists = reinterpret_cast<const uint2*>(slot_of(args, slot));
+  const uint2* const own = lists + static_cast<long long>(query) * kLists * args.list;
+  const Entries<kKeptPairs> all(own, args.list, passed.count);
+  const Bound bound = args.bounds[row];
+
+  Window window = {shared.words, 0};
+  const int used = (visible + 31) / 32;
+  window.clear(min(used, kWindowWords));
+  for (int i = thread; i < kListBins; i += kFinishThreads) shared.bins[i] = 0;
+  if (thread == 0) {
+    shared.few = 0;
+    // k is 0 where a score is not finite, -1 where the query has to be done again.
+    const double variance = variance_of({passed.sum, passed.square}, visible);
+    int k = 0;
+    if (!isnan(passed.square)) {
+      bool overflow = false;
+      int entries = 0;
+      for (int i = 0; i < kLists; ++i) {
+        overflow = overflow || passed.count[i] < 0;
+        entries += passed.count[i];
+      }
+      if (isfinite(variance)) k = budget_for(args.budget, variance, visible);
+      if (k == 0 || (k < visible && (overflow || entries < k))) k = -1;
+    }
+    shared.k = k;
+    shared.variance = variance;
+  }
+  __syncthreads();
+  const int k = shared.k;
+  if (k < 0) {
+    if (thread == 0) args.failed[atomicAdd(args.failed_count, 1)] = row;
+    return;
+  }
+  const float nan = __int_as_float(0x7fc00000);
+  RowChoice choice = {k == 0 ? nan : -INFINITY, visible - 1};
+  if (k > 0 && k < visible) {
+    choice = search(all, k, visible, bound, shared, window,
+                    [&] { return search_bits(own, args.list, passed.count, k, visible, shared); });
+  }
+  if (thread == 0) write_row(args.out, row, k, k == 0 ? nan : static_cast<float>(shared.variance), choice);
+  if (args.out.words == nullptr) return;
+
+  std::uint32_t* const words = args.out.words + row * args.out.words_per_query;
+  if (k == visible) {
+    for (int w = thread; w < used; w += kFinishThreads) {
+      const int left = visible - 32 * w;
+      words[w] = left >= 32 ? kAll : (1u << left) - 1;
+    }
+  } else {
+    for (;;) {
+      const int count = min(kWindowWords, used - window.base);
+      __syncthreads();
+      window.write(words, count);
+      window.base += kWindowWords;
+      if (window.base >= used) break;
+      __syncthreads();
+      window.clear(min(kWindowWords, used - window.base));
+      if (k == 0) continue;
+      __syncthreads();
+      all.each([&](float score, int position) {
+        if (chosen(score, position, choice)) window.set(position);
+      });
+    }
+  }
+  for (long long w = used + thread; w < args.out.words_per_query; w += kFinishThreads) words[w] = 0;
+}
+
+}  // namespace
+
+void launch_bounds(const LongArgs& args, const Context& context) {
+  const unsigned blocks = static_cast<unsigned>(args.tiles * kTileQueries / kWarps);
+  bound_kernel<<<blocks, kThreads, 0, stream_of(context.stream)>>>(args);
+  check_launch("bound_kernel");
+}
+
+void launch_finish(const LongArgs& args, const Context& context) {
+  const unsigned blocks = static_cast<unsigned>(args.tiles * kTileQueries);
+  finish_kernel<<<blocks, kFinishThreads, 0, stream_of(context.stream)>>>(args);
+  check_launch("finish_kernel");
+}
+
+}  // namespace gsa::cuda::selecting
