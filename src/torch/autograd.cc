@@ -306,9 +306,9 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   for (const char* name : {"select", "select_mask", "index_scores"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_gradient>());
   }
-  // Differentiating a backward operator is an error that names it.
+  // Differentiating one of these is an error that names it.
   for (const char* name : {"attend_backward", "sparse_attend_backward", "gate_backward",
-                           "indexer_kl_backward", "decode", "quantize_index_keys"}) {
+                           "indexer_kl_backward", "decode", "few_linear", "quantize_index_keys"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

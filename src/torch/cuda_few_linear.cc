@@ -17,12 +17,15 @@ Tensor few_linear_cuda(const Tensor& x, const Tensor& weight, const OptTensor& n
   const std::int64_t outputs =
       check_few_linear_tensors({x, weight, norm, bias, residual, eps, swiglu, settled});
   CudaContext current(x.device());
-  // Tensors without gaps stay as they are; a copy of a weight would be a kernel that has just begun.
+  // Tensors without gaps that begin where 16 bytes do stay as they are; a copy of a weight would be a kernel
+  // that has just begun.
   std::vector<Tensor> held;
   bool copied = false;
   const auto data = [&](const OptTensor& tensor, bool constant) -> const void* {
     if (!tensor || tensor->numel() == 0) return nullptr;
-    held.push_back(tensor->contiguous());
+    const Tensor whole = tensor->contiguous();
+    const bool aligned = reinterpret_cast<std::uintptr_t>(whole.const_data_ptr()) % 16 == 0;
+    held.push_back(aligned ? whole : whole.clone());
     copied |= constant && !held.back().is_same(*tensor);
     return held.back().const_data_ptr();
   };

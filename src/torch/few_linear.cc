@@ -18,6 +18,12 @@ constexpr char kOp[] = "few_linear";
 using FewLinearFn = Tensor(const Tensor&, const Tensor&, const OptTensor&, const OptTensor&, const OptTensor&,
                            double, bool, bool);
 
+void check_swiglu_alone(bool swiglu, const OptTensor& bias, const OptTensor& residual) {
+  if (swiglu && (bias || residual)) {
+    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", bias ? "a bias" : "a residual");
+  }
+}
+
 }  // namespace
 
 std::int64_t check_few_linear_tensors(const ops::FewLinearInputs& in) {
@@ -31,9 +37,7 @@ std::int64_t check_few_linear_tensors(const ops::FewLinearInputs& in) {
   if (in.swiglu && products % 2 != 0) {
     bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
   }
-  if (in.swiglu && (in.bias || in.residual)) {
-    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", in.bias ? "a bias" : "a residual");
-  }
+  check_swiglu_alone(in.swiglu, in.bias, in.residual);
   const std::int64_t outputs = in.swiglu ? products / 2 : products;
   if (in.norm) check_like(kOp, "norm", *in.norm, type, {size}, device);
   if (in.bias) check_like(kOp, "bias", *in.bias, type, {outputs}, device);
@@ -51,9 +55,18 @@ Tensor few_linear_cpu(const Tensor& x, const Tensor& weight, const OptTensor& no
   return swiglu ? ops::swiglu(z) : residual ? *residual + z : z;
 }
 
-Tensor few_linear_meta(const Tensor& x, const Tensor& weight, const OptTensor&, const OptTensor&,
-                       const OptTensor&, double, bool swiglu, bool) {
+Tensor few_linear_meta(const Tensor& x, const Tensor& weight, const OptTensor&, const OptTensor& bias,
+                       const OptTensor& residual, double, bool swiglu, bool) {
+  check_rank(kOp, "x", x, 2, "[rows, size]");
+  check_rank(kOp, "weight", weight, 2, "[outputs, size]");
+  check_swiglu_alone(swiglu, bias, residual);
   const c10::SymInt products = weight.sym_size(0);
+  if (swiglu && products % 2 != 0) {
+    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
+  }
+  if (x.sym_size(1) != weight.sym_size(1)) {
+    bad_argument(kOp, "weight", concat("rows of ", x.sym_size(1)), concat(weight.sym_size(1)));
+  }
   return x.new_empty_symint({x.sym_size(0), swiglu ? products / 2 : products});
 }
 

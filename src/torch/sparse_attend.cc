@@ -23,7 +23,7 @@ Tensor7 run(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ind
             std::int64_t k_min, std::int64_t k_max, const OptTensor& mean_variance,
             std::string_view accumulation, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
             const OptTensor& q_position, const std::optional<KeptMask>& keep) {
-  constexpr char op[] = "sparse_attend";
+  const char* const op = keep ? "sparse_attend_with_mask" : "sparse_attend";
   bind_accumulation(op, accumulation);  // of the backward pass
   const auto [layout, attention, indexer] =
       bind_layer(op, q, k, &v, scale, {index_q, index_k, index_w, index_bias, index_scale, form},

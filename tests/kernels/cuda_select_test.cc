@@ -97,6 +97,24 @@ TEST_P(OnePass, EmptiesQueriesThatSeeNan) {
   });
 }
 
+// An infinite element of a key makes the products +inf or -inf, of which ReLU keeps the former.
+TEST_P(OnePass, EmptiesQueriesThatSeeInfinity) {
+  IndexerProblem problem(GetParam(), kLong, 4, 64, ScoreForm::relu, Layout::tokens_first, 57);
+  problem.k.set(30000, 0, 11, kInf);
+  in_every_way([&] {
+    const Budget budget = {BudgetMode::inverse, 700, 100, 2000, 0.8};
+    const SelectResult all = run_select(problem, budget, serial());
+    std::int64_t empty = 0;
+    for (std::int64_t t = 0; t < 4400; ++t) {
+      if (all.k_t[t] != 0) continue;
+      ++empty;
+      ASSERT_GE(t, 30000 - 28600);
+    }
+    EXPECT_GT(empty, 2000);
+    expect_same_in_pieces(problem, budget);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, OnePass, ::testing::Values(DType::bf16, DType::f16),
                          [](const ::testing::TestParamInfo<DType>& p) { return name_of(p.param); });
 

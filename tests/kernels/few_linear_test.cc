@@ -103,7 +103,10 @@ TEST(FewLinear, NamesWhatIsWrong) {
   expect_refused(args, "weight", "null");
   args = valid();
   args.x = static_cast<const char*>(args.x) + 2;
-  expect_refused(args, "x, norm, weight, bias, residual, y", "multiples of 16");
+  expect_refused(args, "x", "multiple of 16");
+  args = valid();
+  args.weight = static_cast<const char*>(args.weight) + 2;
+  expect_refused(args, "weight", "multiple of 16");
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 // nothing.
 #include <gtest/gtest.h>
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <string>
 
 #include "small_models.h"
@@ -27,6 +31,19 @@ std::vector<AttentionView> views_of(Model& model, const Tensor& tokens, ModelFor
   const Tensor result = model->forward(tokens, options).hidden;
   if (hidden != nullptr) *hidden = result;
   return views;
+}
+
+std::set<std::string> operators_called(const std::function<void()>& body) {
+  static thread_local std::set<std::string> names;
+  names.clear();
+  const auto note = [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    names.insert(function.name());
+    return nullptr;
+  };
+  const at::CallbackHandle handle = at::addThreadLocalCallback(at::RecordFunctionCallback(note));
+  body();
+  at::removeCallback(handle);
+  return names;
 }
 
 class Observer : public ::testing::TestWithParam<NamedConfig> {};
@@ -95,13 +112,17 @@ TEST(ObserverTraining, TheIndexersLossRunsOverWhatWasSelected) {
     const auto variants = all_variants();
     const auto named = std::find_if(variants.begin(), variants.end(),
                                     [&](const NamedConfig& variant) { return variant.name == name; });
-    for (const std::int64_t length : {40, 1100}) {  // 4 words of a mask a query, 35; q: 32
+    for (const std::int64_t length : {40, 1100}) {  // 2 words of a mask a query, 35; q: 32
       SCOPED_TRACE(std::string(name) + " " + std::to_string(length));
       GatedSparseAttention layer = testing::make_layer(named->config, torch::kFloat32);
       AttentionView view;
       const Tensor h = testing::random_input({2, length, named->config.d_model}, torch::kFloat32);
-      const auto result =
-          layer->forward(h, {.want_kl = true, .observe = [&](const AttentionView& seen) { view = seen; }});
+      ForwardResult result;
+      const std::set<std::string> called = operators_called([&] {
+        result =
+            layer->forward(h, {.want_kl = true, .observe = [&](const AttentionView& seen) { view = seen; }});
+      });
+      EXPECT_EQ(called.count("gsa::sparse_attend_with_mask"), length == 40 ? 1 : 0);
       const ops::Layout layout{view.starts, view.starts, std::nullopt};
       const Tensor mask = ops::select_mask(*view.indexer, view.threshold, view.tie_cut, layout);
       const Tensor loss =

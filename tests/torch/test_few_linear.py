@@ -61,6 +61,28 @@ def test_views_are_copied_and_no_rows_are_fine(dtype):
     turned = weight.T.contiguous().T
     check(few_linear(x.T.contiguous().T, turned, norm, bias, settled=True), expected(x, weight, norm, bias))
     assert few_linear(x[:0], weight, norm).shape == (0, 40)
+    odd = [torch.cat((t.flatten()[:1], t.flatten()))[1:].view_as(t) for t in (x, weight, norm, bias)]
+    assert all(t.data_ptr() % 16 for t in odd)
+    check(few_linear(*odd, settled=True), expected(x, weight, norm, bias))
+
+
+@pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
+def test_has_no_gradient(dtype):
+    x, weight, *_ = make(dtype)
+    y = few_linear(x, weight.requires_grad_())
+    with pytest.raises(RuntimeError, match="gsa::few_linear"):
+        y.sum().backward()
+
+
+def test_fake_tensors_are_checked():
+    x, weight, _, bias, _ = (t.to("meta") for t in make(torch.bfloat16))
+    assert few_linear(x, weight[:38], swiglu=True).shape == (5, 19)
+    with pytest.raises(RuntimeError, match="few_linear: argument 'weight'"):
+        few_linear(x, weight[:, :95])
+    with pytest.raises(RuntimeError, match="few_linear: argument 'weight'.*an even number of rows"):
+        few_linear(x, weight[:39], swiglu=True)
+    with pytest.raises(RuntimeError, match="few_linear: argument 'swiglu'.*got a bias"):
+        few_linear(x, weight, bias=bias, swiglu=True)
 
 
 @pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)

@@ -31,8 +31,8 @@ int warps_of(const AttendShape& shape, bool dense, const Device& device) {
   return dense && shared_memory <= device.shared_memory ? 8 : 4;
 }
 
-// As many chains side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the
-// same rows with every tile. Where tiles wait for their turn, at least four heads, and 16 chains.
+// As many heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the
+// same rows with every tile. Where tiles wait for their turn, at least four. Sequences: as chain_order says.
 ChainOrder order_of(const AttendShape& shape, const DeviceSequences& sequences, Accumulation accumulation) {
   constexpr std::int64_t kBytes = 32 << 20;
   const bool ordered = accumulation == Accumulation::ordered;

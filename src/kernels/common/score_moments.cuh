@@ -74,11 +74,12 @@ __device__ __forceinline__ void add_segment(ScoreSums<double>& row, const ScoreS
   row.square = __dadd_rn(row.square, static_cast<double>(segment.square));
 }
 
-// Population variance; never negative.
+// Population variance; never negative, and NaN where the sums are not finite.
 __device__ __forceinline__ double variance_of(const ScoreSums<double>& row, int visible) {
   const double mean = __ddiv_rn(row.sum, static_cast<double>(visible));
   const double square = __ddiv_rn(row.square, static_cast<double>(visible));
-  return fmax(0.0, __fma_rn(-mean, mean, square));
+  const double variance = __fma_rn(-mean, mean, square);
+  return variance < 0 ? 0.0 : variance;
 }
 
 // The sums of one segment from stored scores, by one warp. row: the scores of the query from position 0;

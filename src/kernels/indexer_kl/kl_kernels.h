@@ -4,7 +4,8 @@
 //
 //   target            p of every (query, entry) of the chunk, into scratch memory
 //   row_sums          loss: sums over a run of a query's entries; combine_loss adds them up
-//   row_gradients     backward: dI takes the place of p; dq, dw and the query's part of dbias, again as sums
+//   row_gradients     backward: dI takes the place of p (not where it makes dk on the way); dq, dw and the
+//   query's part of dbias, again as sums
 //                     over a run of entries; combine_rows adds them up
 //   key_gradients     backward: dk from dI, again in parts, where row_gradients has not made them on the way;
 //                     add_key_parts adds them up

@@ -22,7 +22,7 @@ struct alignas(16) WarpShared {
   int few_position[kListFew];
   int few;
   int unused[31];                 // the bins begin at a multiple of 16 bytes
-  std::uint32_t bins[kListBins];  // or more words, as many as there is room for
+  std::uint32_t bins[kListBins];
 };
 
 struct BinPlace {
