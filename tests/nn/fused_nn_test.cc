@@ -132,7 +132,9 @@ TEST_F(OnCuda, ReproducibleGradientsAreTheSameBits) {
 
 class ModelOnCuda : public ::testing::TestWithParam<NamedConfig> {};
 
-// A whole model's loss and gradients in bfloat16, beside the same weights in float32 on the CPU.
+// A whole model's loss and gradients in bfloat16, beside float32: no further from it than bfloat16 on the CPU
+// is, where the operators are others. (Three layers with weights as small models of tests have them lose
+// much.)
 TEST_P(ModelOnCuda, AgreesWithTheCpu) {
   if (!ops::built_with_cuda()) GTEST_SKIP() << "libgsa.so is built without the CUDA operators";
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
@@ -151,15 +153,16 @@ TEST_P(ModelOnCuda, AgreesWithTheCpu) {
     (loss.sum / loss.count + total(loss.kl).to(device)).backward();
     return std::make_pair((loss.sum / loss.count).item<double>(), gradients(model));
   };
-  const auto cpu = run(torch::kCPU, torch::kFloat32), cuda = run(torch::kCUDA, torch::kBFloat16);
-  EXPECT_NEAR(cuda.first, cpu.first, 0.02 * cpu.first);
-  for (std::size_t i = 0; i < cpu.second.size(); ++i) {
-    const auto& [name, expected] = cpu.second[i];
+  const auto exact = run(torch::kCPU, torch::kFloat32);
+  const auto cpu = run(torch::kCPU, torch::kBFloat16), cuda = run(torch::kCUDA, torch::kBFloat16);
+  EXPECT_NEAR(cuda.first, exact.first, 0.02 * exact.first);
+  for (std::size_t i = 0; i < exact.second.size(); ++i) {
+    const auto& [name, expected] = exact.second[i];
     const Tensor& got = cuda.second[i].second;
     ASSERT_EQ(got.defined(), expected.defined()) << name;
-    // Three layers of bfloat16: errors of a rounding (2^-8) add up.
     if (!got.defined()) continue;
-    EXPECT_LT(relative_error(got.cpu(), expected), 0.1) << name;
+    const double usual = relative_error(cpu.second[i].second, expected);
+    EXPECT_LT(relative_error(got.cpu(), expected), 2 * usual + 0.01) << name;
   }
 }
 

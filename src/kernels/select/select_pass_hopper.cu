@@ -108,7 +108,7 @@ __device__ __forceinline__ void for_scores(const LongArgs& a, const QueryTile& t
   cp_async_wait<0>();
 }
 
-__device__ __forceinline__ std::uint32_t aligned_address(const char* memory) {
+[[maybe_unused]] __device__ __forceinline__ std::uint32_t aligned_address(const char* memory) {
   return (shared_address(memory) + 1023) / 1024 * 1024;
 }
 

@@ -21,7 +21,7 @@ struct alignas(16) WarpShared {
   std::uint32_t few_order[kListFew];
   int few_position[kListFew];
   int few;
-  int unused[31];                 // the bins begin at a multiple of 16 bytes
+  int unused[31];  // the bins begin at a multiple of 16 bytes
   std::uint32_t bins[kListBins];
 };
 
