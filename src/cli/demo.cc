@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
@@ -136,7 +138,9 @@ void add_demo(CLI::App& app, Run& run) {
   command->add_option("--questions", options->questions, "with a needle, at each of eight depths")
       ->check(CLI::Range(std::int64_t(1), std::int64_t(10'000)))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the stories and of both models")->capture_default_str();
+  command->add_option("--seed", options->seed, "of the stories and of both models")
+      ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str();
   command->add_option("--threads", options->threads, "of the CPU; default: one a core")
       ->check(CLI::Range(std::int64_t(1), std::int64_t(4096)));
   command->add_option("-o,--output", options->output, "the folder of the report and the models")

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/eval_tables.h"
 #include "cli/interrupt.h"
@@ -15,11 +16,10 @@
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/file.h"
-#include "core/suggest.h"
+#include "core/usage_error.h"
 #include "eval/charts.h"
 #include "eval/evaluate.h"
 #include "eval/report_json.h"
-#include "gsa/error.h"
 #include "nn/cost.h"
 #include "nn/model_io.h"
 #include "torch/tensor_checks.h"
@@ -67,19 +67,13 @@ Examples
 // Thrown out of the evaluation when the user wants to stop.
 struct Stopped {};
 
-void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw Error(
-      concat(option, ": expected ", alternatives(choices), ", got ", with_suggestion(value, choices)));
-}
-
 void check(const Options& options) {
   if (options.data.empty() == options.text.empty()) {
-    throw Error(
+    throw UsageError(
         concat("expected --data DATASET or --text FILE, got ", options.data.empty() ? "neither" : "both"));
   }
   if (options.join && options.data.empty()) {
-    throw Error("--join: expected --data, whose documents it joins, got --text, which is one document");
+    throw UsageError("--join: expected --data, whose documents it joins, got --text, which is one document");
   }
   check_choice("--device", options.device, {"auto", "cpu", "cuda"});
   check_choice("--dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"});
@@ -88,7 +82,7 @@ void check(const Options& options) {
   }
   for (const std::int64_t length : options.lengths) {
     if (options.stride > length) {
-      throw Error(
+      throw UsageError(
           concat("--stride: expected at most ", length, ", the shortest --length, got ", options.stride));
     }
   }
@@ -96,7 +90,7 @@ void check(const Options& options) {
 
 std::optional<DType> chosen_dtype(const Options& options, const torch::Device& device) {
   if (device.is_cuda() && options.dtype == "float32") {
-    throw Error(
+    throw UsageError(
         "--dtype: expected bfloat16 or float16 on a GPU, whose operators take 16-bit types, got float32 (or "
         "use "
         "--device cpu)");
@@ -105,15 +99,11 @@ std::optional<DType> chosen_dtype(const Options& options, const torch::Device& d
   return options.dtype == "float32" ? DType::f32 : options.dtype == "bfloat16" ? DType::bf16 : DType::f16;
 }
 
-bool has_tokenizer(const std::filesystem::path& folder) {
-  return std::filesystem::exists(folder / "tokenizer.model") ||
-         std::filesystem::exists(folder / "tokenizer_config.json");
-}
-
 std::unique_ptr<Documents> open_documents(const Options& options) {
   const std::filesystem::path folder = options.model.folder;
+  check_model_folder(options.model.folder);
   if (!options.text.empty()) {
-    if (!has_tokenizer(folder)) {
+    if (!data::has_tokenizer(folder)) {
       bad_file(folder.string(),
                "a tokenizer beside the weights, for --text (tokenizer.model, or a byte model's "
                "tokenizer_config.json)",
@@ -123,7 +113,7 @@ std::unique_ptr<Documents> open_documents(const Options& options) {
   }
   auto documents = dataset_documents(options.data, options.join ? Joining::all : Joining::none);
   // Without a tokenizer of its own the model can only be asked about the size of its vocabulary.
-  if (has_tokenizer(folder) &&
+  if (data::has_tokenizer(folder) &&
       data::load_tokenizer(folder)->fingerprint() != documents->tokenizer().fingerprint()) {
     bad_file(options.data, concat("a dataset of the tokenizer in ", folder.string()),
              concat("one of another tokenizer (gsa tokenize --tokenizer ", folder.string(),
@@ -134,7 +124,7 @@ std::unique_ptr<Documents> open_documents(const Options& options) {
 
 EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& config) {
   EvaluateOptions result;
-  if (!options.phase.empty()) result.phase = nn::phase_by_name(options.phase);
+  if (!options.phase.empty()) result.phase = checking_usage([&] { return nn::phase_by_name(options.phase); });
   const nn::Phase usual = config.attention.sparse ? nn::Phase::sparse : nn::Phase::dense;
   const auto asked = [&](const char* name) {
     return std::find(options.measures.begin(), options.measures.end(), name) != options.measures.end();
@@ -236,6 +226,8 @@ void print_heading(const Options& options, const Subject& subject, const Documen
 
 int evaluate_model(const Options& options) {
   check(options);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (!options.plots.empty()) check_writable_folder(options.plots);
   watch_interrupts();
   if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
   const std::unique_ptr<Documents> documents = open_documents(options);
@@ -243,7 +235,11 @@ int evaluate_model(const Options& options) {
   const std::vector<std::int64_t> lengths = lengths_of(options, subject.model->config());
   const bool tables = options.json != "-";
   if (tables) print_heading(options, subject, *documents, lengths, std::cout);
-  if (!options.plots.empty()) std::filesystem::create_directories(options.plots);
+  if (!options.plots.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.plots, error);
+    if (error) bad_file(options.plots, "a folder that can be made", error.message());
+  }
   std::vector<Report> reports;
   try {
     for (const std::int64_t length : lengths) {
@@ -284,7 +280,7 @@ void add_eval(CLI::App& app, Run& run) {
       ->add_flag("--join", options->join, "read the dataset's documents end to end as one, for long windows")
       ->group(kText);
   command->add_option("--tokens", options->tokens, "stop after about this many predictions; default: all")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_whole())
       ->group(kText);
   const char* kMeasures = "What to measure";
   command
@@ -301,10 +297,10 @@ void add_eval(CLI::App& app, Run& run) {
                  kUsualLength))
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::PositiveNumber)
+      ->check(positive_whole())
       ->group(kMeasures);
   command->add_option("--stride", options->stride, "tokens between windows; default: half of the length")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_whole())
       ->group(kMeasures);
   command
       ->add_option("--phase", options->phase,
@@ -328,11 +324,11 @@ void add_eval(CLI::App& app, Run& run) {
       ->capture_default_str()
       ->group(kHow);
   command->add_option("--batch-tokens", options->batch_tokens, "windows that fit in this are read together")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_whole())
       ->capture_default_str()
       ->group(kHow);
   command->add_option("--threads", options->threads, "CPU threads; default: one a core")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_whole())
       ->group(kHow);
   const char* kOutput = "Output";
   command->add_option("--json", options->json, "all figures into this file; - prints them instead of tables")

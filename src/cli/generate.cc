@@ -1,20 +1,25 @@
 // gsa generate: text from a model folder.
 #include <torch/torch.h>
+#include <unistd.h>
 
-#include <cmath>
+#include <cerrno>
+#include <cstring>
 #include <iostream>
-#include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/generate_output.h"
 #include "cli/interrupt.h"
+#include "cli/model_options.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/file.h"
-#include "gsa/error.h"
+#include "core/usage_error.h"
 #include "infer/generate.h"
+#include "kernels/decode/decode.h"
 #include "nn/model_io.h"
 #include "train/trainer.h"
 
@@ -38,13 +43,14 @@ struct Options {
 constexpr std::int64_t kMaxPromptBytes = std::int64_t{1} << 32;
 
 constexpr const char* kLesson = R"(
-Prompts are continued, all of them together as one batch. A text ends where the model ends it, before a stop string, or
-after --max-tokens. The seed decides: the same prompt, options and seed give the same text, whatever else is in the batch.
+Prompts are continued, all of them together as one batch of at most 2,048 texts (prompts times --samples). A text ends
+where the model ends it, before a stop string, or after --max-tokens. The seed decides: the same prompt, options and
+seed give the same text, whatever else is in the batch.
 
 Sampling, in this order: --repetition-penalty, --temperature (0: always the most likely token), --top-k, --top-p, --min-p.
 
-Ctrl-C ends the texts where they are; what was generated stays, --save-cache is still written, and the exit status is 75.
-A second Ctrl-C ends the program at once.
+Ctrl-C ends the texts where they are; what was generated stays, --save-cache is written if the prompt has been read to
+its end, and the exit status is 75. A second Ctrl-C ends the program at once.
 
 Examples
   gsa generate runs/book/latest --prompt "The keeper of the lamp"
@@ -65,8 +71,23 @@ std::string without_last_line_end(std::string text) {
   return text;
 }
 
+// Thrown where the user wants to stop before there is a text.
+struct Stopped {};
+
 std::string standard_input() {
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  watch_interrupts();
+  std::string text;
+  std::vector<char> part(1 << 16);
+  for (;;) {
+    const ssize_t got = interrupted() ? 0 : ::read(STDIN_FILENO, part.data(), part.size());
+    if (interrupted()) throw Stopped();  // asked again: Ctrl-C may have ended the writer as well
+    if (got == 0) return text;
+    if (got > 0) {
+      text.append(part.data(), static_cast<std::size_t>(got));
+    } else if (errno != EINTR) {
+      bad_file("standard input", "a text that can be read", std::strerror(errno));
+    }
+  }
 }
 
 // \n and \t as they are written on a command line.
@@ -88,13 +109,13 @@ std::vector<std::string> read_prompts(const Options& options) {
     prompts.push_back(without_last_line_end(read_file(file, kMaxPromptBytes)));
   }
   if (!options.source.empty() && options.source != "-") {
-    throw Error(concat("expected - (standard input) behind the model's folder, got '", options.source,
-                       "'; a text goes behind --prompt, a file behind --prompt-file"));
+    throw UsageError(concat("expected - (standard input) behind the model's folder, got '", options.source,
+                            "'; a text goes behind --prompt, a file behind --prompt-file"));
   }
   if (options.source == "-") prompts.push_back(without_last_line_end(standard_input()));
   if (prompts.empty()) {
     if (options.load_cache.empty()) {
-      throw Error(
+      throw UsageError(
           "no prompt: --prompt TEXT, --prompt-file FILE, or - for standard input (--prompt \"\" begins a "
           "text from nothing)");
     }
@@ -108,7 +129,7 @@ std::vector<std::string> read_prompts(const Options& options) {
 // The model's configuration with the extension that was asked for.
 nn::ModelConfig extended_config(const Options& options) {
   nn::ModelConfig config = nn::load_config(options.folder);
-  if (options.yarn) nn::extend(config, *options.yarn);
+  if (options.yarn) checking_usage([&] { nn::extend(config, *options.yarn); });
   return config;
 }
 
@@ -117,10 +138,11 @@ nn::ModelConfig extended_config(const Options& options) {
 std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& config, std::int64_t prompt) {
   const std::int64_t wanted = options.generate.max_tokens, meant = config.max_positions;
   if (prompt + wanted <= meant || options.yarn == 1) return wanted;
-  const double needed = static_cast<double>(prompt + wanted) / static_cast<double>(config.trained_length());
+  const std::int64_t trained = config.trained_length(), factor = (prompt + wanted + trained - 1) / trained;
   const std::string advice =
-      concat("--yarn ", std::ceil(needed), " extends it to ",
-             grouped(static_cast<std::int64_t>(std::ceil(needed)) * config.trained_length()));
+      factor * trained <= kMostDecodeLength
+          ? concat("--yarn ", factor, " extends it to ", grouped(factor * trained))
+          : concat("--yarn extends it to at most ", grouped(kMostDecodeLength), ", with fewer --max-tokens");
   if (prompt >= meant) {
     throw Error(concat("the prompt has ", grouped(prompt), " tokens; the model was trained at ",
                        grouped(config.trained_length()),
@@ -146,11 +168,12 @@ EngineOptions engine_options(const Options& options, const nn::ModelConfig& conf
                  : options.dtype == "float32"     ? at::kFloat
                  : engine.device.is_cpu() || half ? stored
                                                   : at::kBFloat16;
-  if (!options.phase.empty()) engine.phase = nn::phase_by_name(options.phase);
+  if (!options.phase.empty()) engine.phase = checking_usage([&] { return nn::phase_by_name(options.phase); });
   if (options.index_bits) {
-    if (*options.index_bits != 8) throw Error(concat("--index-bits: expected 8, got ", *options.index_bits));
+    if (*options.index_bits != 8)
+      throw UsageError(concat("--index-bits: expected 8, got ", *options.index_bits));
     if (!config.attention.sparse)
-      throw Error("--index-bits: expected a model with an indexer, got a dense one");
+      throw UsageError("--index-bits: expected a model with an indexer, got a dense one");
     engine.index_int8 = true;
   }
   engine.chunk = options.chunk;
@@ -214,6 +237,14 @@ class Generator {
  private:
   // Before the weights are read: a prompt that cannot be is refused at once.
   void check_prompts(const nn::ModelConfig& config) const {
+    const auto prompts = static_cast<std::int64_t>(prompts_.size());
+    const std::int64_t samples = options_.generate.samples;
+    if (prompts * samples > kMostDecodeSequences) {
+      throw UsageError(concat("expected at most ", grouped(kMostDecodeSequences),
+                              " texts (prompts times --samples), got ", grouped(prompts * samples), ": ",
+                              grouped(prompts), prompts == 1 ? " prompt" : " prompts", " with --samples ",
+                              samples));
+    }
     if (options_.load_cache.empty()) {
       std::size_t longest = 0;
       for (const std::string& prompt : prompts_) {
@@ -223,13 +254,20 @@ class Generator {
         fitting_tokens(options_, config, static_cast<std::int64_t>(longest));
       }
     }
-    if (!options_.save_cache.empty() && prompts_.size() > 1) {
-      throw Error(concat("--save-cache: expected one prompt, got ", prompts_.size()));
+    if (!options_.save_cache.empty() && prompts > 1) {
+      throw UsageError(concat("--save-cache: expected one prompt, got ", prompts));
+    }
+    if (!options_.save_cache.empty() && samples > 1) {
+      throw UsageError(concat("--save-cache: expected one text, got --samples ", samples));
     }
     if (options_.generate.sampling.logprobs && !options_.json) {
-      throw Error("--logprobs: expected --json beside it, which has a place for them");
+      throw UsageError("--logprobs: expected --json beside it, which has a place for them");
     }
-    options_.generate.sampling.validate();
+    if (options_.echo && options_.json) {
+      throw UsageError(
+          "--echo: expected no --json beside it, whose lines have no place for the prompt, got both");
+    }
+    checking_usage([&] { options_.generate.sampling.validate(); });
   }
 
   void make_inputs(Engine& engine) {
@@ -327,18 +365,22 @@ void add_sampling_options(CLI::App& command, Options& options) {
   SamplingOptions& sampling = generate.sampling;
   sampling.temperature = 0.8;
   const char* kGroup = "Sampling";
-  const auto number = [&](const char* name, auto& value, const char* text) {
-    command.add_option(name, value, text)->capture_default_str()->group(kGroup);
+  const auto number = [&](const char* name, auto& value, const std::string& text) {
+    return command.add_option(name, value, text)->capture_default_str()->group(kGroup);
   };
-  number("--max-tokens,-n", generate.max_tokens, "new tokens of a text at most; 0 only reads the prompt");
+  number("--max-tokens,-n", generate.max_tokens, "new tokens of a text at most; 0 only reads the prompt")
+      ->check(whole_in(0, kMostDecodeLength));
   number("--temperature,-t", sampling.temperature, "below 1 surer, above 1 wilder; 0: the most likely token");
   number("--top-k", sampling.top_k, "of the k most likely tokens only; 0: all");
   number("--top-p", sampling.top_p, "of the fewest tokens that have this probability together; 1: all");
   number("--min-p", sampling.min_p, "of tokens at least this share as likely as the most likely one; 0: all");
   number("--repetition-penalty", sampling.repetition_penalty,
          "above 1: tokens already there become less likely");
-  number("--seed", sampling.seed, "of all draws");
-  number("--samples", generate.samples, "texts for each prompt");
+  number("--seed", sampling.seed, "of all draws")
+      ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()));
+  number("--samples", generate.samples,
+         concat("texts for each prompt; at most ", kMostDecodeSequences, " for all prompts together"))
+      ->check(whole_in(1, kMostDecodeSequences));
   command
       .add_option("--stop", generate.stops,
                   "a text that ends it, not shown; any number of times; \\n is a line end")
@@ -390,15 +432,18 @@ void add_generate(CLI::App& app, Run& run) {
   command
       ->add_option("--cache-limit", options->cache_mib,
                    "MiB that the cache may take; default: 90 % of what is free")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_whole())
       ->group(kModel);
   command->add_option("--load-cache", options->load_cache, "go on behind what this file holds")
       ->group(kModel);
-  command->add_option("--save-cache", options->save_cache, "write prompt and text, as read, to this file")
+  command
+      ->add_option("--save-cache", options->save_cache,
+                   "write prompt and text, as read, to this file; one prompt, one sample")
       ->group(kModel);
 
   const char* kOutput = "Output";
-  command->add_flag("--echo", options->echo, "show the prompt before its text")->group(kOutput);
+  command->add_flag("--echo", options->echo, "show the prompt before its text; not with --json")
+      ->group(kOutput);
   command->add_flag("--json", options->json, "a JSON line for each text when it has ended")->group(kOutput);
   command
       ->add_option("--logprobs", options->generate.sampling.logprobs,
@@ -409,7 +454,15 @@ void add_generate(CLI::App& app, Run& run) {
   command->callback([&run, options] {
     run = [options] {
       for (std::string& stop : options->generate.stops) stop = unescaped(stop);
-      return Generator(*options).run();
+      // Before standard input is waited for.
+      check_model_folder(options->folder);
+      if (!options->save_cache.empty()) check_writable(options->save_cache);
+      try {
+        return Generator(*options).run();
+      } catch (const Stopped&) {
+        std::cerr << "gsa generate: interrupted; nothing was generated\n";
+        return kInterrupted;
+      }
     };
   });
 }

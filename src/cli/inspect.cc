@@ -3,12 +3,12 @@
 #include <memory>
 #include <string>
 
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/text.h"
 #include "core/json.h"
-#include "core/suggest.h"
-#include "gsa/error.h"
+#include "core/usage_error.h"
 #include "nn/cost.h"
 #include "nn/weight_files.h"
 
@@ -36,11 +36,8 @@ Examples
 )";
 
 DType dtype_by_name(const std::string& name) {
-  const std::vector<std::string> names = {"bfloat16", "float16", "float32"};
-  for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
-    if (name == name_of(type)) return type;
-  }
-  throw Error(concat("--dtype: expected ", alternatives(names), ", got ", with_suggestion(name, names)));
+  check_choice("--dtype", name, {"bfloat16", "float16", "float32"});
+  return name == "bfloat16" ? DType::bf16 : name == "float16" ? DType::f16 : DType::f32;
 }
 
 struct Report {
@@ -74,10 +71,11 @@ Report make_report(const Options& options) {
   report.options.length = options.length.value_or(config.max_positions);
   report.options.dtype = dtype_by_name(options.dtype);
   const Phase usual = config.attention.sparse ? Phase::sparse : Phase::dense;
-  report.options.phase = options.phase.empty() ? usual : phase_by_name(options.phase);
+  report.options.phase =
+      options.phase.empty() ? usual : checking_usage([&] { return phase_by_name(options.phase); });
   report.layer = count_layer(config);
   report.model = count_model(config);
-  report.cost = estimate_cost(config, report.options);
+  report.cost = checking_usage([&] { return estimate_cost(config, report.options); });
   ModelConfig standard = config;
   apply(standard, System::standard);
   CostOptions dense = report.options;

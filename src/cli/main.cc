@@ -9,7 +9,7 @@
 
 #include "cli/commands.h"
 #include "core/suggest.h"
-#include "gsa/error.h"
+#include "core/usage_error.h"
 #include "gsa/version.h"
 
 namespace gsa::cli {
@@ -87,7 +87,15 @@ int main_checked(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return gsa::cli::main_checked(argc, argv);
+    const int status = gsa::cli::main_checked(argc, argv);
+    // Buffered text may fail to go out only now; what failed earlier has left its mark on the stream.
+    if (!std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      throw gsa::Error("standard output: not all of it could be written (a full disk, or nobody reads it)");
+    }
+    return status;
+  } catch (const gsa::UsageError& error) {
+    std::cerr << "gsa: " << error.what() << '\n';
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "gsa: " << error.what() << '\n';
     return 1;

@@ -1,8 +1,9 @@
 #include "cli/model_options.h"
 
+#include "core/dangling_link.h"
 #include "core/file.h"
 #include "core/suggest.h"
-#include "gsa/error.h"
+#include "core/usage_error.h"
 #include "nn/config_json.h"
 
 namespace gsa::cli {
@@ -38,14 +39,32 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--extend", options.extend, "YaRN to this many times the trained length")->group(kSwitches);
 }
 
-ModelConfig chosen_config(const ModelOptions& options) {
-  ModelConfig config;
-  if (options.folder.empty()) {
-    config = ModelConfig::preset(options.preset);
-  } else {
-    const std::filesystem::path path = std::filesystem::path(options.folder) / "config.json";
-    config = config_from_json(read_file(path, 16 << 20), path.string()).config;
+void check_model_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  constexpr const char* kExpected = "a model's folder (config.json and model.safetensors)";
+  const fs::path path = folder;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    bad_file(folder, kExpected,
+             fs::exists(path, error) ? "a file" : concat("no such folder", dangling_link(path)));
   }
+  if (fs::exists(path / "config.json", error)) return;
+  const fs::path latest = path / "latest";
+  bad_file(folder, kExpected,
+           fs::exists(latest / "config.json", error)
+               ? concat("the folder of a run, whose newest model is '", latest.string(), "'")
+               : "no config.json in it");
+}
+
+namespace {
+
+ModelConfig config_of_folder(const std::string& folder) {
+  check_model_folder(folder);
+  const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
+  return config_from_json(read_file(path, 16 << 20), path.string()).config;
+}
+
+void apply_options(ModelConfig& config, const ModelOptions& options) {
   AttentionConfig& a = config.attention;
   if (!options.system.empty()) apply(config, system_by_name(options.system));
   if (!options.value_gate.empty()) a.value_gate = gate_kind_by_name(options.value_gate);
@@ -64,11 +83,25 @@ ModelConfig chosen_config(const ModelOptions& options) {
   a.budget.base = options.k.value_or(a.budget.base);
   a.budget.min = options.k_min.value_or(a.budget.min);
   a.budget.max = options.k_max.value_or(a.budget.max);
+  const bool ordered = 1 <= a.budget.min && a.budget.min <= a.budget.base && a.budget.base <= a.budget.max;
+  if ((options.k || options.k_min || options.k_max) && !ordered) {
+    throw Error(concat("expected 1 <= --k-min <= --k <= --k-max, got --k-min ", a.budget.min, ", --k ",
+                       a.budget.base, ", --k-max ", a.budget.max, " (those not given are the model's)"));
+  }
   a.indexer.heads = options.index_heads.value_or(a.indexer.heads);
   a.indexer.head_size = options.index_head_dim.value_or(a.indexer.head_size);
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
   if (options.extend) extend(config, *options.extend);
   config.validate();
+}
+
+}  // namespace
+
+ModelConfig chosen_config(const ModelOptions& options) {
+  ModelConfig config = options.folder.empty()
+                           ? checking_usage([&] { return ModelConfig::preset(options.preset); })
+                           : config_of_folder(options.folder);
+  checking_usage([&] { apply_options(config, options); });
   return config;
 }
 

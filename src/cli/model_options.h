@@ -21,6 +21,9 @@ struct ModelOptions {
 
 void add_model_options(CLI::App& app, ModelOptions& options);
 
+// Refuses what is no model's folder; of a run's folder, with the path of its newest model.
+void check_model_folder(const std::string& folder);
+
 nn::ModelConfig chosen_config(const ModelOptions& options);
 
 }  // namespace gsa::cli

@@ -7,13 +7,14 @@
 #include <memory>
 #include <thread>
 
+#include "cli/checks.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/file.h"
 #include "core/parallel.h"
-#include "core/suggest.h"
+#include "core/usage_error.h"
 #include "data/dataset.h"
 #include "data/documents.h"
 #include "data/line_sample.h"
@@ -69,36 +70,31 @@ DocumentSource source_of(const Options& options, const std::string& input) {
   return source;
 }
 
-void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices) {
-  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw Error(
-      concat(option, ": expected ", alternatives(choices), ", got ", with_suggestion(value, choices)));
-}
-
 // An option that would be ignored is refused.
 void check(const Options& options) {
   check_choice("--format", options.format, {"auto", "text", "jsonl"});
   check_choice("--split", options.split, {"file", "blank-lines"});
-  if (options.inputs.empty()) throw Error("expected files to read, or - for standard input, got none");
+  if (options.inputs.empty()) throw UsageError("expected files to read, or - for standard input, got none");
   if (options.train_tokenizer > 0 && options.tokenizer_given) {
-    throw Error("expected one of --tokenizer and --train-tokenizer, got both");
+    throw UsageError("expected one of --tokenizer and --train-tokenizer, got both");
   }
   if (options.train_tokenizer == 0 && options.sample_given) {
-    throw Error("--sample-lines: expected --train-tokenizer beside it, got none");
+    throw UsageError("--sample-lines: expected --train-tokenizer beside it, got none");
   }
   if (options.split_given && !options.separator.empty()) {
-    throw Error("expected one of --split and --separator, got both");
+    throw UsageError("expected one of --split and --separator, got both");
   }
   bool json = false, text = false;
   for (const std::string& input : options.inputs) {
     (source_of(options, input).format == TextFormat::jsonl ? json : text) = true;
     if (input == "-" && options.train_tokenizer > 0) {
-      throw Error("--train-tokenizer: expected files, which are read twice, got standard input");
+      throw UsageError("--train-tokenizer: expected files, which are read twice, got standard input");
     }
   }
-  if (!json && options.field_given) throw Error("--field: expected JSON lines, got plain text");
+  if (!json && options.field_given) throw UsageError("--field: expected JSON lines, got plain text");
   if (!text && (options.split_given || !options.separator.empty())) {
-    throw Error("--split and --separator: expected plain text, got JSON lines, each of which is a document");
+    throw UsageError(
+        "--split and --separator: expected plain text, got JSON lines, each of which is a document");
   }
 }
 
@@ -135,12 +131,20 @@ void read_inputs(const Options& options, const char* title, const Handler& handl
   }
 }
 
+[[noreturn]] void no_text(const Options& options) {
+  const auto shown = [](const std::string& input) { return input == "-" ? "standard input" : input; };
+  std::string names = shown(options.inputs.front());
+  if (options.inputs.size() > 1) names += concat("' ... '", shown(options.inputs.back()));
+  bad_file(names, "at least one document with text in it", "none");
+}
+
 std::unique_ptr<Tokenizer> trained_tokenizer(const Options& options) {
   LineSample sample(static_cast<std::size_t>(options.sample_lines));
   read_inputs(options, "reading lines",
               {.text = [&](std::string_view text) { sample.add(text); },
                .end = [] {},
                .detail = [&] { return grouped(sample.seen()) + " lines"; }});
+  if (sample.lines().empty()) no_text(options);
   std::cerr << concat("training a tokenizer of ", grouped(options.train_tokenizer), " pieces on ",
                       grouped(static_cast<std::int64_t>(sample.lines().size())), " of ",
                       grouped(sample.seen()), " lines ...\n");
@@ -161,7 +165,7 @@ void describe(const std::string& folder, const Dataset& dataset) {
 
 int tokenize(const Options& options) {
   if (options.check) {
-    if (!options.inputs.empty()) throw Error("--check: expected no files to read, got some");
+    if (!options.inputs.empty()) throw UsageError("--check: expected no files to read, got some");
     describe(options.output, Dataset(options.output, true));
     std::cout << "every checksum is right\n";
     return 0;
@@ -170,19 +174,28 @@ int tokenize(const Options& options) {
   watch_interrupts();
   try {
     // Before the inputs are read for a tokenizer: a wrong folder should not cost that time.
-    if (std::filesystem::exists(std::filesystem::path(options.output) / "dataset.json")) {
+    std::error_code unknown;
+    if (std::filesystem::exists(std::filesystem::path(options.output) / "dataset.json", unknown)) {
       bad_file(options.output, "a folder without a dataset (remove it, or choose another)",
                "dataset.json in it");
     }
+    check_writable_folder(options.output);
     const std::unique_ptr<Tokenizer> tokenizer =
         options.train_tokenizer > 0 ? trained_tokenizer(options) : load_tokenizer(options.tokenizer);
     if (interrupted()) throw Stopped();
     const ThreadParallel parallel(cores());
     DatasetWriter writer(options.output, *tokenizer, DatasetWriter::kShardTokens, parallel);
+    bool any = false;
     read_inputs(options, "tokenizing",
                 {.text = [&](std::string_view text) { writer.append(text); },
-                 .end = [&] { writer.end_document(); },
+                 .end =
+                     [&] {
+                       any = true;
+                       writer.end_document();
+                     },
                  .detail = [&] { return grouped(writer.tokens()) + " tokens"; }});
+    if (interrupted()) throw Stopped();  // Ctrl-C may have ended who wrote to standard input as well
+    if (!any) no_text(options);
     writer.finish();
   } catch (const Stopped&) {
     std::cerr << "gsa tokenize: interrupted; nothing was kept\n";

@@ -66,7 +66,11 @@ std::string introduction(Trainer& trainer) {
     text += concat("new     ", trainer.initialised().size(), " tensors that ", config.model.from,
                    " does not have are initialised: ", trainer.initialised().front(), " ...\n");
   }
-  if (trainer.step() > 0) text += concat("resumed from the checkpoint of step ", trainer.step(), "\n");
+  if (trainer.step() > 0) {
+    text +=
+        concat("resumed from the checkpoint of step ", trainer.step(),
+               trainer.step() == config.steps() ? ": all steps are done, nothing is left to train\n" : "\n");
+  }
   return text;
 }
 

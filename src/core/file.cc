@@ -9,13 +9,17 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
+
+#include "core/dangling_link.h"
 
 namespace gsa {
 namespace {
 
 [[noreturn]] void system_failure(const std::filesystem::path& path, const char* action, int error) {
-  throw Error(concat("file '", path.string(), "': cannot ", action, ": ", std::strerror(error)));
+  throw Error(concat("file '", path.string(), "': cannot ", action, ": ", std::strerror(error),
+                     error == ENOENT ? dangling_link(path) : ""));
 }
 
 // Closes at the end of a scope; closing by hand where its result matters.
@@ -42,6 +46,30 @@ std::size_t size_of_regular(const std::filesystem::path& path, const Descriptor&
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+// Where a rename has to go for a link to stay and the file that it names to be replaced.
+std::filesystem::path behind_links(std::filesystem::path path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(path, error)); ++links) {
+    if (links == kMostLinks) system_failure(path, "follow its links", ELOOP);
+    const std::filesystem::path next = std::filesystem::read_symlink(path, error);
+    if (error) system_failure(path, "follow its links", error.value());
+    path = folder_of(path) / next;
+  }
+  return path;
+}
+
+// A rename would put a file in the place of whatever stands there.
+void check_replaceable(const std::filesystem::path& path) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return;
+  bad_file(path.string(), "a regular file, or none yet",
+           S_ISDIR(info.st_mode)                            ? "a folder"
+           : S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode) ? "a device"
+           : S_ISFIFO(info.st_mode)                         ? "a pipe (FIFO)"
+                                                            : "a socket");
 }
 
 }  // namespace
@@ -84,10 +112,11 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(behind_links(path)) {
+  check_replaceable(path_);
   static std::atomic<unsigned> counter{0};
-  temporary_ = folder_of(path) /
-               concat(".", path.filename().string(), ".", ::getpid(), ".", counter.fetch_add(1), ".tmp");
+  temporary_ = folder_of(path_) /
+               concat(".", path_.filename().string(), ".", ::getpid(), ".", counter.fetch_add(1), ".tmp");
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("create a file beside it");
 }
@@ -118,6 +147,8 @@ void AtomicFile::commit() {
   temporary_.clear();
   sync_folder(folder_of(path_));
 }
+
+void check_writable(const std::filesystem::path& path) { const AtomicFile trial(path); }
 
 void sync_folder(const std::filesystem::path& folder) {
   const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);

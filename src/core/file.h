@@ -35,7 +35,8 @@ class MappedFile {
 };
 
 // Writes beside the target under a temporary name; commit() makes it durable and puts it in place:
-// fsync, rename, fsync of the folder. Without commit() nothing of it remains.
+// fsync, rename, fsync of the folder. Without commit() nothing of it remains. Where the target is a link, the
+// file that it names is replaced; a folder, a device or a pipe is refused before anything is written.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -53,6 +54,10 @@ class AtomicFile {
   std::filesystem::path path_, temporary_;
   int descriptor_ = -1;
 };
+
+// Refuses a path that AtomicFile could not write to, before work whose result goes there. Leaves nothing
+// behind.
+void check_writable(const std::filesystem::path& path);
 
 // Makes what happened in a folder (new names, renames) durable.
 void sync_folder(const std::filesystem::path& folder);

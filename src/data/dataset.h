@@ -77,6 +77,7 @@ class DatasetWriter {
   std::vector<std::uint16_t> narrow_;
   std::int64_t tokens_ = 0, documents_ = 0, bytes_ = 0;
   bool in_document_ = false;  // of what is written
+  bool made_folder_ = false;
   bool finished_ = false;
 };
 

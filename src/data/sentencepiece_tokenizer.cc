@@ -100,6 +100,30 @@ class Lines final : public sentencepiece::SentenceIterator {
   std::size_t at_ = 0;
 };
 
+// SentencePiece's advice names options of its own program, so where the size of the vocabulary is what it
+// does not like, only the bound is taken from its message.
+[[noreturn]] void training_failed(const std::string& message, std::int64_t vocab_size) {
+  const auto number_behind = [&](std::string_view words) -> std::string {
+    const std::size_t at = message.find(words);
+    if (at == std::string::npos) return "";
+    const std::size_t first = at + words.size();
+    return message.substr(first, message.find_first_not_of("0123456789", first) - first);
+  };
+  const std::string most = number_behind("Please set it to a value <= ");
+  if (!most.empty()) {
+    bad_argument("tokenizer", "vocab_size", concat("at most ", most, " pieces, all that this text gives"),
+                 concat(vocab_size));
+  }
+  const std::string least = number_behind(concat("required_chars. ", vocab_size, " vs "));
+  if (!least.empty()) {
+    bad_argument(
+        "tokenizer", "vocab_size",
+        concat("at least ", least, " pieces, one for each byte, mark and common character of this text"),
+        concat(vocab_size));
+  }
+  throw Error(concat("gsa: tokenizer: training failed: ", message));
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name) {
@@ -125,7 +149,7 @@ std::string train_sentencepiece(const SentencePieceTraining& options) {
        {"user_defined_symbols", "\n"},
        {"minloglevel", "1"}},
       &lines, &model);
-  if (!status.ok()) throw Error(concat("gsa: tokenizer: training failed: ", status.ToString()));
+  if (!status.ok()) training_failed(status.ToString(), options.vocab_size);
   return model;
 }
 

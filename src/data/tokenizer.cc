@@ -1,5 +1,6 @@
 #include "data/tokenizer.h"
 
+#include "core/dangling_link.h"
 #include "core/file.h"
 #include "core/json.h"
 
@@ -8,8 +9,21 @@ namespace {
 
 constexpr std::int64_t kMaxModelBytes = 256 << 20;
 constexpr std::int64_t kMaxConfigBytes = 16 << 20;
+constexpr const char* kByteClass = "GsaByteTokenizer";
+
+// What tokenizer_config.json calls its tokenizer; null where it does not.
+Json tokenizer_class(const std::filesystem::path& config_file) {
+  const Json config = parse_json(read_file(config_file, kMaxConfigBytes), config_file.string());
+  return config.is_object() ? config.value("tokenizer_class", Json()) : Json();
+}
 
 }  // namespace
+
+bool has_tokenizer(const std::filesystem::path& folder) {
+  const auto config_file = folder / "tokenizer_config.json";
+  return std::filesystem::is_regular_file(folder / "tokenizer.model") ||
+         (std::filesystem::is_regular_file(config_file) && tokenizer_class(config_file) == kByteClass);
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source) {
   if (source == "bytes") return byte_tokenizer();
@@ -17,7 +31,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source) {
     return sentencepiece_tokenizer(read_file(source, kMaxModelBytes), source.string());
   }
   if (!std::filesystem::is_directory(source)) {
-    bad_file(source.string(), "a model's folder, a SentencePiece file, or the word 'bytes'", "no such file");
+    bad_file(source.string(), "a model's folder, a SentencePiece file, or the word 'bytes'",
+             concat("no such file", dangling_link(source)));
   }
   const auto model = source / "tokenizer.model";
   if (std::filesystem::is_regular_file(model)) {
@@ -27,12 +42,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source) {
   if (!std::filesystem::is_regular_file(config_file)) {
     bad_file(source.string(), "tokenizer.model or tokenizer_config.json in the folder", "neither");
   }
-  const Json config = parse_json(read_file(config_file, kMaxConfigBytes), config_file.string());
-  const Json* kind =
-      config.is_object() && config.contains("tokenizer_class") ? &config["tokenizer_class"] : nullptr;
-  if (kind == nullptr || *kind != "GsaByteTokenizer") {
+  const Json kind = tokenizer_class(config_file);
+  if (kind != kByteClass) {
     bad_file(config_file.string(), "tokenizer_class \"GsaByteTokenizer\" where there is no tokenizer.model",
-             kind == nullptr ? "none" : shown(*kind));
+             kind.is_null() ? "none" : shown(kind));
   }
   return byte_tokenizer();
 }

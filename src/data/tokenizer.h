@@ -47,6 +47,10 @@ std::unique_ptr<Tokenizer> sentencepiece_tokenizer(std::string model, const std:
 // file, or the word "bytes".
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source);
 
+// Whether load_tokenizer() finds one in a model's folder. Folders of others may have none, or one of another
+// kind.
+bool has_tokenizer(const std::filesystem::path& folder);
+
 struct SentencePieceTraining {
   std::vector<std::string> lines;  // what it learns from (LineSample draws them from any amount of text)
   std::int64_t vocab_size = 32768;

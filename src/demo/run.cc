@@ -60,7 +60,7 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   file.commit();
 }
 
-void prepare_folder(const std::filesystem::path& folder, const Events& events) {
+void prepare_folder(const std::filesystem::path& folder, const Events& events) try {
   namespace fs = std::filesystem;
   if (fs::exists(folder)) {
     if (!fs::is_directory(folder)) bad_file(folder.string(), "a folder for the demo", "a file");
@@ -77,6 +77,9 @@ void prepare_folder(const std::filesystem::path& folder, const Events& events) {
   }
   fs::create_directories(folder);
   write_text(folder / kMark, "{\"made_by\": \"gsa demo\"}\n");
+} catch (const std::filesystem::filesystem_error& error) {
+  bad_file(folder.string(), "a folder that can be made and written (--output names another)",
+           error.code().message());
 }
 
 class Demo {

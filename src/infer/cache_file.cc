@@ -186,7 +186,8 @@ void check_fits(const CacheFile& file, const CacheShape& shape, std::uint32_t mo
         file.shape.index_int8 ? 8 : 8 * size_of(file.shape.dtype));
   if (model != file.model) {
     bad_file(name, concat("a cache of this model (", fingerprint_text(model), ")"),
-             concat("one of another model (", fingerprint_text(file.model), ")"));
+             concat("one of another model, or of this one with another YaRN factor (",
+                    fingerprint_text(file.model), ")"));
   }
 }
 

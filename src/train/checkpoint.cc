@@ -201,8 +201,8 @@ std::optional<std::int64_t> Checkpoints::newest() const {
   std::string advice = "; no earlier one is sound";
   for (auto step = all.rbegin() + 1; step != all.rend(); ++step) {
     if (damage(*step).empty()) {
-      advice =
-          concat("; to go on from the one before, remove that folder: ", folder(*step).string(), " is sound");
+      advice = concat("; to go on from the one before, remove that folder and --resume, which points ",
+                      (run_ / "latest").string(), " to it: ", folder(*step).string(), " is sound");
       break;
     }
   }

@@ -54,9 +54,10 @@ class Checkpoints {
   // other.
   void read_optimizer(std::int64_t step, const NamedTensors& into) const;
 
- private:
+  // Points <run>/latest to the one of this step. save() does it by itself.
   void link_latest(std::int64_t step) const;
 
+ private:
   std::filesystem::path run_, folder_;  // <run>, <run>/checkpoints
   std::int64_t keep_last_;
   int lock_ = -1;

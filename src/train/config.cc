@@ -10,7 +10,7 @@
 
 #include "core/file.h"
 #include "core/suggest.h"
-#include "gsa/error.h"
+#include "core/usage_error.h"
 
 namespace gsa::train {
 namespace {
@@ -56,7 +56,7 @@ std::string expectation(const Option& option) {
 }
 
 [[noreturn]] void refuse(const Option& option, const std::string& got) {
-  throw Error(concat("option '", option.key, "': expected ", expectation(option), ", got ", got));
+  throw UsageError(concat("option '", option.key, "': expected ", expectation(option), ", got ", got));
 }
 
 void assign(const Option& option, double value, const std::string& shown) {
@@ -92,8 +92,8 @@ const Option& find(const std::vector<Option>& options, const std::string& key) {
     if (option.key == key) return option;
     keys.push_back(option.key);
   }
-  throw Error(concat("expected an option that exists (gsa train --help lists them), got ",
-                     with_suggestion(key, keys)));
+  throw UsageError(concat("expected an option that exists (gsa train --help lists them), got ",
+                          with_suggestion(key, keys)));
 }
 
 void read_value(const toml::node& node, const std::string& key, const std::vector<Option>& options) {
@@ -126,8 +126,8 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
     if (known_group) continue;  // an empty group says nothing
     try {
       read_value(node, key, options);
-    } catch (const Error& error) {
-      throw Error(concat("file '", file, "', line ", node.source().begin.line, ": ", error.what()));
+    } catch (const UsageError& error) {
+      throw UsageError(concat("file '", file, "', line ", node.source().begin.line, ": ", error.what()));
     }
   }
 }
@@ -256,7 +256,7 @@ std::string Option::value() const {
 void set_option(TrainConfig& config, const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw Error(concat("--set: expected key=value, got '", assignment, "'"));
+    throw UsageError(concat("--set: expected key=value, got '", assignment, "'"));
   }
   const std::vector<Option> options = options_of(config);
   const Option& option = find(options, assignment.substr(0, equals));
@@ -329,7 +329,7 @@ std::string options_help() {
 
 void TrainConfig::resolve() {
   const auto refuse_because = [](const char* key, const std::string& expected, const std::string& got) {
-    throw Error(concat("option '", key, "': expected ", expected, ", got ", got));
+    throw UsageError(concat("option '", key, "': expected ", expected, ", got ", got));
   };
   if (data.train.empty()) refuse_because("data.train", "a dataset folder (gsa tokenize makes one)", "none");
   if (output.folder.empty()) refuse_because("output.folder", "a folder for checkpoints and logs", "none");
@@ -374,7 +374,7 @@ void TrainConfig::resolve() {
 nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
                                           const std::optional<nn::ModelConfig>& stored) const {
   const auto refuse_because = [](const char* key, const std::string& expected, const std::string& got) {
-    throw Error(concat("option '", key, "': expected ", expected, ", got ", got));
+    throw UsageError(concat("option '", key, "': expected ", expected, ", got ", got));
   };
   nn::ModelConfig config = stored ? *stored : nn::ModelConfig::preset(model.preset);
   nn::AttentionConfig& attention = config.attention;
@@ -402,7 +402,7 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   if (model.k_base > 0) attention.budget.base = model.k_base;
   if (model.k_min > 0) attention.budget.min = model.k_min;
   if (model.k_max > 0) attention.budget.max = model.k_max;
-  if (model.yarn_factor > 0) nn::extend(config, model.yarn_factor);
+  if (model.yarn_factor > 0) checking_usage([&] { nn::extend(config, model.yarn_factor); });
   if (data.length > config.max_positions) {
     refuse_because("data.length",
                    concat("at most the ", config.max_positions,
@@ -414,7 +414,7 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
                    "dense steps only: this system has no indexer to warm up and nothing to select with",
                    concat(spans.warmup, " warm-up and ", spans.sparse, " sparse steps"));
   }
-  config.validate();
+  checking_usage([&] { config.validate(); });  // a folder's own configuration has been looked at before
   return config;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/usage_error.h"
 #include "nn/cost.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
@@ -60,7 +61,7 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
   // Settled, so that a run that is resumed compares what it was trained in, not how that was asked for.
   config_.precision = precision_on(config_.precision, device_);
   if (device_.is_cuda() && config_.precision == "fp32") {
-    throw Error(
+    throw UsageError(
         "option 'precision': expected bf16 on a GPU, whose operators take 16-bit types, got fp32 (or set "
         "device=cpu)");
   }
@@ -76,9 +77,9 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
     }
   }
   if (!resume && !checkpoints_.steps().empty()) {
-    throw Error(concat("option 'output.folder': expected a folder without checkpoints, got ",
-                       checkpoints_.folder(checkpoints_.steps().back()).string(),
-                       " in it (--resume goes on from there)"));
+    throw UsageError(concat("option 'output.folder': expected a folder without checkpoints, got ",
+                            checkpoints_.folder(checkpoints_.steps().back()).string(),
+                            " in it (--resume goes on from there)"));
   }
   torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
   if (!resume) {
@@ -87,10 +88,24 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
   }
   const auto newest = checkpoints_.newest();
   if (!newest) {
-    throw Error(concat("--resume: expected a checkpoint in '", config_.output.folder, "', got none"));
+    throw UsageError(concat("--resume: expected a checkpoint in '", config_.output.folder, "', got none"));
   }
   build_model(checkpoints_.folder(*newest), true);
   restore(*newest);
+  checkpoints_.link_latest(*newest);  // it may point to a damaged one that has been removed
+}
+
+// Ids of another tokenizer would mean other words to a trained model. Without a tokenizer beside it the size
+// of the vocabulary is all that can be compared.
+void Trainer::check_tokenizer_of(const std::filesystem::path& model) const {
+  if (!data::has_tokenizer(model) ||
+      data::load_tokenizer(model)->fingerprint() == data_.tokenizer_fingerprint()) {
+    return;
+  }
+  bad_file(
+      config_.data.train,
+      concat("a dataset of the tokenizer in ", model.string(), ", which model.from names"),
+      concat("one of another tokenizer (gsa tokenize --tokenizer ", model.string(), " makes one that fits)"));
 }
 
 void Trainer::build_model(const std::filesystem::path& from, bool resume) {
@@ -106,6 +121,7 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
                             .dtype = DType::f32,
                             .device = torch::kCPU};
     if (!resume) {  // a checkpoint is already what the options made of the folder
+      check_tokenizer_of(from);
       options.config = config_.model_config(vocabulary, nn::load_config(from));
       options.missing = nn::MissingParts::initialise_and_fold;
     }

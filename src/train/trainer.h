@@ -100,6 +100,7 @@ class Trainer {
 
   nn::Phase phase_of(std::int64_t step) const;
   nn::Phase phase_of_last_step() const;
+  void check_tokenizer_of(const std::filesystem::path& model) const;
   void build_model(const std::filesystem::path& from, bool resume);
   void set_learning(nn::Phase phase);
   StepReport one_step();

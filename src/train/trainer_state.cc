@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "gsa/error.h"
+#include "core/usage_error.h"
 
 namespace gsa::train {
 namespace {
@@ -55,9 +55,9 @@ void check_same_run(const TrainConfig& now, const std::string& before_toml) {
   const std::vector<Option> a = options_of(before), b = options_of(current);
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i].value() != b[i].value() && !may_change(a[i].key)) {
-      throw Error(concat("option '", a[i].key, "': expected ", a[i].value(),
-                         ", as the run that is resumed has it, got ", b[i].value(),
-                         " (to train on under other options, start a new run with model.from)"));
+      throw UsageError(concat("option '", a[i].key, "': expected ", a[i].value(),
+                              ", as the run that is resumed has it, got ", b[i].value(),
+                              " (to train on under other options, start a new run with model.from)"));
     }
   }
 }

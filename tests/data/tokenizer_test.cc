@@ -52,14 +52,17 @@ TEST(ByteTokenizer, IsKeptInAFolder) {
   const auto tokenizer = load_tokenizer(folder.path());
   EXPECT_EQ(tokenizer->kind(), "bytes");
   EXPECT_EQ(load_tokenizer("bytes")->fingerprint(), tokenizer->fingerprint());
+  EXPECT_TRUE(has_tokenizer(folder.path()));
 }
 
 TEST(Tokenizer, MissingOrDamagedFilesAreNamed) {
   const TemporaryFolder folder;
   EXPECT_THROW(load_tokenizer(folder / "none"), Error);
   EXPECT_THROW(load_tokenizer(folder.path()), Error);
+  EXPECT_FALSE(has_tokenizer(folder.path()));
   write_text(folder / "tokenizer_config.json", "{\"tokenizer_class\": \"Other\"}");
   EXPECT_THROW(load_tokenizer(folder.path()), Error);
+  EXPECT_FALSE(has_tokenizer(folder.path()));
   write_text(folder / "tokenizer_config.json", "{");
   EXPECT_THROW(load_tokenizer(folder.path()), Error);
   write_text(folder / "tokenizer.model", "not a model");
@@ -113,6 +116,7 @@ TEST_F(SentencePiece, IsKeptInAFolder) {
   const auto tokenizer = sentencepiece_tokenizer(*model, "model");
   tokenizer->save(folder.path());
   const auto again = load_tokenizer(folder.path()), file = load_tokenizer(folder / "tokenizer.model");
+  EXPECT_TRUE(has_tokenizer(folder.path()));
   EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(file->fingerprint(), tokenizer->fingerprint());
   EXPECT_NE(tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
@@ -121,7 +125,22 @@ TEST_F(SentencePiece, IsKeptInAFolder) {
 
 TEST_F(SentencePiece, TrainingSaysWhatIsWrong) {
   EXPECT_THROW(train_sentencepiece({.lines = {}, .vocab_size = 300}), Error);
-  EXPECT_THROW(train_sentencepiece({.lines = {"a"}, .vocab_size = 30000}), Error);
+  const auto message = [](const std::string& line, std::int64_t vocab_size) -> std::string {
+    try {
+      train_sentencepiece({.lines = {line}, .vocab_size = vocab_size});
+      return "nothing";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  // 256 bytes, three marks, the line end, and "a": nothing to merge.
+  EXPECT_EQ(message("a", 30000),
+            "gsa::tokenizer: argument 'vocab_size': expected at most 261 pieces, all that this text gives, "
+            "got 30000");
+  EXPECT_EQ(message("abcdefghijklmnop", 265),
+            "gsa::tokenizer: argument 'vocab_size': expected at least 276 pieces, one for each byte, mark "
+            "and common "
+            "character of this text, got 265");
 }
 
 // What a long document's pieces give is what the whole text gives: line ends are tokens of their own.

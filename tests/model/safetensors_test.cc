@@ -1,10 +1,12 @@
 #include "core/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/file.h"
@@ -305,6 +307,44 @@ TEST(AtomicFile, FailuresNameTheFileAndTheReason) {
   file.write("0123456789");
   file.commit();
   expect_error([&] { read_file(folder / "f", 9); }, {"at most 9 bytes", "10"});
+}
+
+TEST(AtomicFile, WhatIsNoRegularFileStays) {
+  TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "folder");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("pipe", folder / "link");
+  for (const auto& [name, kind] :
+       {std::pair{"folder", "got a folder"}, {"pipe", "got a pipe"}, {"link", "got a pipe"}}) {
+    expect_error([&] { AtomicFile(folder / name); }, {"expected a regular file", kind});
+    expect_error([&] { check_writable(folder / name); }, {"expected a regular file", kind});
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "folder"));
+}
+
+TEST(AtomicFile, ALinkStaysAndItsFileIsReplaced) {
+  TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "there");
+  std::filesystem::create_symlink("there/f", folder / "one");  // there is no f yet
+  std::filesystem::create_symlink("one", folder / "two");
+  for (const char* text : {"first", "second"}) {
+    AtomicFile file(folder / "two");
+    file.write(text);
+    file.commit();
+    EXPECT_EQ(read_file(folder / "there" / "f", 100), text);
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "one"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "two"));
+  std::filesystem::create_symlink("round", folder / "round");
+  expect_error([&] { AtomicFile(folder / "round"); }, {"round", "follow its links"});
+}
+
+TEST(AtomicFile, CheckWritableLeavesNothing) {
+  TemporaryFolder folder;
+  check_writable(folder / "f");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  expect_error([&] { check_writable(folder / "no" / "f"); }, {"No such file"});
 }
 
 }  // namespace

@@ -105,6 +105,12 @@ def test_another_folder_is_refused(gsa):
     assert (gsa.folder / "out" / "precious.txt").read_text() == "mine"
 
 
+def test_a_folder_that_cannot_be_made(gsa):
+    (gsa.folder / "file").write_text("", encoding="utf-8")
+    output = gsa.run(*SHORT[:-1], "file/out", status=1)
+    assert "file 'file/out': expected a folder that can be made" in output and "filesystem error" not in output
+
+
 def test_interrupt_ends_in_order_and_the_next_run_starts_afresh(gsa):
     process = gsa.start("demo", "--steps", "2000", "--threads", "1", "--output", "out")
     for line in process.stdout:
@@ -121,4 +127,5 @@ def test_interrupt_ends_in_order_and_the_next_run_starts_afresh(gsa):
 
 def test_wrong_usage(gsa):
     assert "--minutes" in gsa.run("demo", "--minutes", "0", status=2)
+    assert "--seed: expected a whole number" in gsa.run("demo", "--seed", "-1", status=2)
     assert "excludes" in gsa.run("demo", "--minutes", "3", "--steps", "50", status=2)

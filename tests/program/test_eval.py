@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import shutil
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
@@ -131,31 +133,60 @@ def test_tables_json_and_plots(trained):
         assert ElementTree.parse(plot).getroot().tag.endswith("svg")
 
 
+def test_files_that_cannot_be_written_are_refused_at_the_start(trained):
+    (trained.folder / "folder").mkdir()
+    os.mkfifo(trained.folder / "pipe")
+    for path, reason in [("folder", "got a folder"), ("pipe", "got a pipe"), ("no/x.json", "No such file")]:
+        output = evaluate(trained, MODEL, "--data", "data", "--json", path, status=1)
+        assert reason in output and "model " not in output
+    assert (trained.folder / "pipe").is_fifo()
+    output = evaluate(trained, MODEL, "--data", "data", "--plots", "words.txt", status=1)
+    assert "expected a folder that can be made" in output and "model " not in output
+    # A link stays, and the file behind it is replaced.
+    (trained.folder / "link.json").symlink_to("folder/real.json")
+    evaluate(trained, MODEL, "--data", "data", "--tokens", 100, "--measure", "perplexity", "--json", "link.json")
+    assert (trained.folder / "link.json").is_symlink()
+    assert json.loads((trained.folder / "folder" / "real.json").read_text(encoding="utf-8"))["reports"]
+
+
+def test_the_folder_of_a_run_is_told_from_a_models(trained):
+    run = Path(MODEL).parent
+    assert f"newest model is '{MODEL}'" in evaluate(trained, run, "--data", "data", status=1)
+
+
 def test_beyond_the_trained_length_is_said(trained):
-    arguments = (MODEL, "--data", "data", "--join", "--length", 2048, "--measure", "perplexity")
+    arguments = (MODEL, "--data", "data", "--join", "--length", 128, "--measure", "perplexity")
     long = evaluate(trained, *arguments)
-    assert "beyond the 1,024" in long and "--extend 2" in long
+    assert f"beyond the {TRAIN['data.length']} " in long and "--extend 2" in long
     extended = evaluate(trained, *arguments, "--extend", 2)
     assert "beyond" not in extended
 
 
 def test_mistakes_get_a_clear_word(trained, tmp_path):
+    def misused(*arguments):
+        return evaluate(trained, *arguments, status=2)
+
     def refused(*arguments):
         return evaluate(trained, *arguments, status=1)
 
-    assert "--data DATASET or --text FILE, got neither" in refused(MODEL)
-    assert "got both" in refused(MODEL, "--data", "data", "--text", "words.txt")
-    assert "--join: expected --data" in refused(MODEL, "--text", "words.txt", "--join")
-    assert "did you mean 'sinks'" in refused(MODEL, "--data", "data", "--measure", "sink")
-    assert "--stride: expected at most 32" in refused(MODEL, "--data", "data", "--length", 32, "--stride", 33)
-    assert "phase" in refused(MODEL, "--data", "data", "--phase", "spares")
-    assert "float32" in refused(MODEL, "--data", "data", "--dtype", "float8")
+    assert "--data DATASET or --text FILE, got neither" in misused(MODEL)
+    assert "got both" in misused(MODEL, "--data", "data", "--text", "words.txt")
+    assert "--join: expected --data" in misused(MODEL, "--text", "words.txt", "--join")
+    assert "did you mean 'sinks'" in misused(MODEL, "--data", "data", "--measure", "sink")
+    assert "--stride: expected at most 32" in misused(MODEL, "--data", "data", "--length", 32, "--stride", 33)
+    assert "phase" in misused(MODEL, "--data", "data", "--phase", "spares")
+    assert "float32" in misused(MODEL, "--data", "data", "--dtype", "float8")
     assert "config.json" in refused("data", "--data", "data")  # a folder, but no model's
     assert "config.json" in refused(tmp_path, "--data", "data")
     assert "dataset.json" in refused(MODEL, "--data", MODEL)
     (trained.folder / "empty.txt").write_text("\n \n", encoding="utf-8")
     assert "an empty or blank file" in refused(MODEL, "--text", "empty.txt")
     assert "missing.txt" in refused(MODEL, "--text", "missing.txt")
+    for option in ("--length", "--stride", "--tokens", "--batch-tokens", "--threads"):
+        message = f"{option}: expected a whole number of at least 1, got '0'"
+        assert message in misused(MODEL, "--data", "data", option, 0)
+    (trained.folder / "file").write_text("", encoding="utf-8")
+    assert "a folder that can be made" in refused(MODEL, "--data", "data", "--plots", "file/plots")
     assert "unknown option" in evaluate(trained, MODEL, "--dta=data", status=2)
     assert "folder" in trained.run("eval", status=2)
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_logprobs_are_reported(gsa, model):
         assert entry["id"] == token and len(entry["top"]) == 3
         assert entry["top"][0]["id"] == token and entry["logprob"] == entry["top"][0]["logprob"] <= 0
         assert entry["top"][0]["logprob"] >= entry["top"][1]["logprob"] >= entry["top"][2]["logprob"]
-    assert "--json" in generate(gsa, model, "--prompt", "the", "--logprobs", 3, status=1)
+    assert "--json" in generate(gsa, model, "--prompt", "the", "--logprobs", 3, status=2)
 
 
 def test_stats_say_what_it_cost(gsa, model):
@@ -152,8 +153,51 @@ def test_a_cache_is_kept_and_gone_on_from(gsa, model):
     (gsa.folder / "bad.cache").write_bytes(content)
     assert "bad.cache" in generate(gsa, model, "--load-cache", "bad.cache", status=1)
     assert "one prompt" in generate(
-        gsa, model, "--prompt", "a", "--prompt", "b", "--save-cache", "c.cache", status=1
+        gsa, model, "--prompt", "a", "--prompt", "b", "--save-cache", "c.cache", status=2
     )
+    assert "--samples 2" in generate(
+        gsa, model, "--prompt", "a", "--samples", 2, "--save-cache", "c.cache", status=2
+    )
+    assert "another YaRN factor" in generate(gsa, model, "--load-cache", "a.cache", "--yarn", 2, status=1)
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_the_prompt_is_read(gsa, model):
+    (gsa.folder / "folder").mkdir()
+    os.mkfifo(gsa.folder / "pipe")
+    for path, reason in [("folder", "got a folder"), ("pipe", "got a pipe"), ("no/x.cache", "No such file")]:
+        # Standard input is not read: it would have no end here.
+        process = gsa.start("generate", model, "-", "--save-cache", path, stdin=subprocess.PIPE)
+        assert process.wait(timeout=60) == 1
+        assert reason in process.stdout.read()
+        process.stdin.close()
+        process.stdout.close()
+    assert (gsa.folder / "pipe").is_fifo()
+    assert [path.name for path in gsa.folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_too_many_texts_are_refused_before_any_work(gsa, model):
+    assert "--samples" in generate(gsa, model, "--prompt", "a", "--samples", 2049, status=2)
+    prompts = ["--prompt", "a"] * 3
+    output = generate(gsa, model, *prompts, "--samples", 1000, status=2)
+    assert "at most 2,048 texts" in output and "3 prompts with --samples 1000" in output
+    assert "2,048" in gsa.run("generate", "--help")
+
+
+@pytest.mark.parametrize("option, value", [
+    ("--max-tokens", "-1"), ("--max-tokens", "9223372036854775807"), ("--max-tokens", "99999999999999999999"),
+    ("--seed", "-1"), ("--seed", "18446744073709551616"), ("--seed", "1.5"), ("--samples", "0"),
+])
+def test_numbers_out_of_bounds_name_their_option(gsa, model, option, value):
+    output = gsa.run("generate", model, "--prompt", "a", option, value, status=2)
+    assert f"{option}: expected a whole number in" in output and f"got '{value}'" in output
+
+
+def test_an_extension_is_named_only_where_it_could_work(gsa, model):
+    long = ["--prompt", "x" * 200]
+    output = generate(gsa, model, *long, "-n", 500_000_000, status=1)
+    assert "--yarn 3906252 extends it to 500,000,256" in output
+    output = generate(gsa, model, *long, "-n", 2**30, status=1)
+    assert "at most 1,073,741,824, with fewer --max-tokens" in output and "e+" not in output
 
 
 def test_a_prompt_that_cannot_fit_is_refused_with_the_numbers(gsa, model):
@@ -171,6 +215,22 @@ def test_interrupts_end_it_cleanly(gsa, model):
     assert "interrupted; what was generated stays" in seen
     assert (gsa.folder / "kept.cache").is_file()
     assert generate(gsa, model, "--load-cache", "kept.cache", "--yarn", 1)
+
+
+def test_an_interrupt_while_standard_input_is_waited_for(gsa, model):
+    process = gsa.start("generate", model, "-", stdin=subprocess.PIPE)
+    process.stdin.write("the keeper")
+    process.stdin.flush()
+    status = Path(f"/proc/{process.pid}/status")
+    for _ in range(600):  # until it watches for SIGINT
+        caught = re.search(r"SigCgt:\s*(\w+)", status.read_text(encoding="utf-8"))[1]
+        if int(caught, 16) >> (signal.SIGINT - 1) & 1:
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75 and "nothing was generated" in output, output
 
 
 def test_a_terminal_shows_a_bar_while_a_long_prompt_is_read(gsa, model):
@@ -203,11 +263,16 @@ def test_a_terminal_shows_a_bar_while_a_long_prompt_is_read(gsa, model):
 
 
 def test_mistakes_are_explained(gsa, model):
-    assert "no prompt" in generate(gsa, model, status=1)
-    assert "--prompt-file" in gsa.run("generate", model, "the keeper", status=1)
-    assert "nowhere" in gsa.run("generate", "nowhere", "--prompt", "a", status=1)
-    assert "top_p" in generate(gsa, model, "--prompt", "a", "--top-p", 2, status=1)
-    assert "expected 8" in generate(gsa, model, "--prompt", "a", "--index-bits", 4, status=1)
+    assert "no prompt" in generate(gsa, model, status=2)
+    assert "--prompt-file" in gsa.run("generate", model, "the keeper", status=2)
+    assert "'nowhere': expected a model's folder" in gsa.run("generate", "nowhere", "--prompt", "a", status=1)
+    run = Path(model).parent / "run"
+    assert f"newest model is '{run}/latest'" in gsa.run("generate", run, "--prompt", "a", status=1)
+    assert "top_p" in generate(gsa, model, "--prompt", "a", "--top-p", 2, status=2)
+    assert "expected 8" in generate(gsa, model, "--prompt", "a", "--index-bits", 4, status=2)
+    assert "temperature" in generate(gsa, model, "--prompt", "a", "--temperature", -1, status=2)
+    assert "at least 1, got '0'" in generate(gsa, model, "--prompt", "a", "--cache-limit", 0, status=2)
+    assert "--echo" in generate(gsa, model, "--prompt", "a", "--echo", "--json", status=2)
     assert "--temperature" in gsa.run("generate", model, "--temprature", 1, status=2)
     assert "missing.txt" in generate(gsa, model, "--prompt-file", "missing.txt", status=1)
     shown = gsa.run("generate", "--help")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -66,15 +67,35 @@ def test_folder(tmp_path):
 @pytest.mark.parametrize("arguments, status, message", [
     (["inspect", "--lenght", "5"], 2, "unknown option '--lenght' (did you mean '--length'?)"),
     (["inspct"], 2, "unknown command 'inspct' (did you mean 'inspect'?)"),
-    (["inspect", "--preset", "smal"], 1, "did you mean 'small'?"),
-    (["inspect", "--system", "standard", "--k", "5"], 1, "expected a sparse system"),
-    (["inspect", "--length", "0"], 1, "argument 'length'"),
-    (["inspect", "--dtype", "int8"], 1, "bfloat16, float16 or float32"),
+    (["inspect", "--preset", "smal"], 2, "did you mean 'small'?"),
+    (["inspect", "--system", "standard", "--k", "5"], 2, "expected a sparse system"),
+    (["inspect", "--length", "0"], 2, "argument 'length'"),
+    (["inspect", "--dtype", "int8"], 2, "bfloat16, float16 or float32"),
     (["inspect", "nowhere", "--preset", "tiny"], 2, "--preset"),
-    (["inspect", "nowhere"], 1, "nowhere/config.json"),
+    (["inspect", "--k", "10", "--k-min", "20"], 2, "1 <= --k-min <= --k <= --k-max, got --k-min 20, --k 10"),
+    (["inspect", "nowhere"], 1, "file 'nowhere': expected a model's folder"),
 ], ids=lambda value: "-".join(value) if isinstance(value, list) else None)
 def test_mistakes_are_explained(arguments, status, message):
     result = gsa(*arguments)
     assert result.returncode == status
     assert message in result.stderr
     assert not result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect"], ["inspect", "--json"]])
+def test_output_that_cannot_be_written_is_an_error(tmp_path, arguments):
+    def status(stdout):
+        # As Python sets them for itself: a file too large and a closed pipe are errors, no signals.
+        done = subprocess.run(
+            [PROGRAM, *arguments], stdout=stdout, stderr=subprocess.PIPE, text=True, restore_signals=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)), check=False,
+        )
+        assert "standard output: not all of it could be written" in done.stderr
+        return done.returncode
+
+    with (tmp_path / "out.txt").open("wb") as file:
+        assert status(file) == 1
+    parent, child = os.pipe()
+    os.close(parent)
+    assert status(child) == 1
+    os.close(child)

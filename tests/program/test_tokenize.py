@@ -52,21 +52,35 @@ def test_a_trained_tokenizer_is_used_again(gsa, words):
 
 def test_mistakes_are_explained(gsa, words):
     gsa.run("tokenize", words, "--output", "there")
+    (gsa.folder / "empty.txt").write_text("\n \n", encoding="utf-8")
+    (gsa.folder / "few.txt").write_text("".join(map(chr, range(0x4E00, 0x4E80))), encoding="utf-8")
     for arguments, parts in [
         (["none.txt", "--output", "x"], ["none.txt", "No such file"]),
         ([words, "--output", "there"], ["there", "dataset.json"]),
+        (["empty.txt", "--output", "x"], ["file 'empty.txt'", "text in it"]),
+        (["empty.txt", "empty.txt", "--output", "x"], ["file 'empty.txt' ... 'empty.txt'", "text in it"]),
+        (["empty.txt", "--output", "x", "--train-tokenizer", 300], ["file 'empty.txt'", "text in it"]),
+        (["-", "--output", "x"], ["file 'standard input'", "text in it"]),
+        ([words, "--output", "x", "--tokenizer", "nothing"], ["nothing"]),
+        ([words, "--output", "x", "--train-tokenizer", 5000000], ["expected at most ", " pieces", "got 5000000"]),
+        (["few.txt", "--output", "x", "--train-tokenizer", 300], ["expected at least ", " pieces", "got 300"]),
+    ]:
+        output = gsa.run("tokenize", *arguments, status=1)
+        assert all(part in output for part in parts), output
+        assert "character_coverage" not in output and "INTERNAL" not in output.upper(), output
+        assert not (gsa.folder / "x").exists()  # the folder that it made
+    for arguments, parts in [
         (["--output", "x"], ["files to read"]),
+        ([words, "--output", "x", "--split", "blank-line"], ["--split", "did you mean 'blank-lines'"]),
         ([words, "--output", "x", "--format", "json"], ["--format", "did you mean 'jsonl'"]),
         ([words, "--output", "x", "--field", "body"], ["--field", "JSON lines"]),
         ([words, "--output", "x", "--split", "blank-lines", "--separator", "x"], ["--split", "--separator"]),
         ([words, "--output", "x", "--train-tokenizer", 300, "--tokenizer", "bytes"], ["both"]),
         (["-", "--output", "x", "--train-tokenizer", 300], ["standard input"]),
-        ([words, "--output", "x", "--tokenizer", "nothing"], ["nothing"]),
-        ([words, "--output", "x", "--train-tokenizer", 5000000], ["training failed"]),
     ]:
-        output = gsa.run("tokenize", *arguments, status=1)
+        output = gsa.run("tokenize", *arguments, status=2)
         assert all(part in output for part in parts), output
-        assert not (gsa.folder / "x" / "dataset.json").exists()
+        assert not (gsa.folder / "x").exists()
     assert "--split" in gsa.run("tokenize", words, "--spilt", "file", "--output", "x", status=2)
 
 
@@ -81,4 +95,16 @@ def test_an_interrupted_run_leaves_no_dataset(gsa):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75 and "nothing was kept" in output
+    assert not (gsa.folder / "x").exists()
+
+
+def test_a_folder_that_was_there_stays(gsa):
+    (gsa.folder / "x").mkdir()
+    (gsa.folder / "empty.txt").write_text("", encoding="utf-8")
+    gsa.run("tokenize", "empty.txt", "--output", "x", status=1)
     assert list((gsa.folder / "x").iterdir()) == []
+
+
+def test_an_output_that_cannot_be_is_refused_before_a_tokenizer_is_trained(gsa, words):
+    output = gsa.run("tokenize", words, "--train-tokenizer", 320, "--output", f"{words}/x", status=1)
+    assert "expected a folder that can be made" in output and "training a tokenizer" not in output

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import resource
+import shutil
 import signal
 import struct
 import time
@@ -124,14 +125,49 @@ def test_a_damaged_checkpoint_is_named(gsa, data):
     output = gsa.run(*arguments(output__save_every=20), "--resume", status=1)
     assert "step-0000000024' is damaged" in output and "model.safetensors" in output
     assert "step-0000000020 is sound" in output
+    # Once it is removed, the link that pointed to it says so, and resuming points it to the one before.
+    shutil.rmtree(newest(gsa))
+    for command in (["inspect", "run/latest"], ["generate", "run/latest", "--prompt", "a"],
+                    ["eval", "run/latest", "--text", "words.txt"], ["eval", "run/latest", "--data", "data"]):
+        assert "is a link to 'checkpoints/step-0000000024', which is not there" in gsa.run(*command, status=1)
+    process = gsa.start(*arguments(output__save_every=20), "--resume")
+    for line in process.stdout:
+        if "resumed from the checkpoint of step 20" in line:
+            break
+    process.kill()
+    process.wait()
+    assert (gsa.folder / "run" / "latest").resolve().is_dir()
+
+
+def test_a_finished_run_says_that_it_is(gsa, data):
+    gsa.run(*arguments(output__save_every=0))
+    output = gsa.run(*arguments(output__save_every=0), "--resume")
+    assert "resumed from the checkpoint of step 24: all steps are done" in output
+
+
+def test_a_model_goes_on_with_its_own_tokenizer_only(gsa, data):
+    gsa.run("tokenize", "words.txt", "--train-tokenizer", 300, "--output", "pieces")
+    gsa.run(*arguments(data__train="pieces", output__save_every=0))
+    more = {"model__from": "run/latest", "output__folder": "more", "output__save_every": 0}
+    output = gsa.run(*arguments(**more), status=1)
+    assert "another tokenizer" in output and "--tokenizer run/latest" in output
+    # A model without a tokenizer, or with one of others, can only be asked about the size of its vocabulary.
+    folder = newest(gsa)
+    (folder / "tokenizer.model").unlink()
+    gsa.run(*arguments(**more))
+    (folder / "tokenizer_config.json").unlink()
+    gsa.run(*arguments(**{**more, "output__folder": "again"}))
 
 
 def test_mistakes_are_explained(gsa, data):
+    assert "key=value" in gsa.run("train", "--set", "foo", status=2)
+    assert "did you mean 'spans.warmup'" in gsa.run("train", "--set", "spans.warmp=1", status=2)
     (gsa.folder / "bad.toml").write_text("[optimiser]\nlr = 1\n", encoding="utf-8")
-    assert "did you mean 'optimizer.lr'" in gsa.run("train", "bad.toml", status=1)
-    assert "data.train" in gsa.run("train", status=1)
+    assert "did you mean 'optimizer.lr'" in gsa.run("train", "bad.toml", status=2)
+    assert "data.train" in gsa.run("train", status=2)
+    assert "none.toml" in gsa.run("train", "none.toml", status=1)
     assert "no indexer" in gsa.run(
-        *arguments(model__system="standard", model__k_base=0, model__k_min=0, model__k_max=0), status=1
+        *arguments(model__system="standard", model__k_base=0, model__k_min=0, model__k_max=0), status=2
     )
     assert "--resume" in gsa.run("train", "--resum", status=2)
     for part in ["optimizer", "lr = 0.001", "Examples", "dense", "[output]"]:

@@ -11,14 +11,11 @@ namespace gsa {
 namespace {
 
 constexpr const char* kOp = "decode";
-constexpr std::int64_t kMaxSequences = 2048;  // times kMostCudaQueries: a dimension of a grid
-// Positions and scratch offsets within a row stay in 31 bits.
-constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;
 
 void check_pages(const DecodeArgs& args) {
   const PageTable& pages = args.pages;
   check::page_size(kOp, "pages.page_size", pages.page_size);
-  check::in_range(kOp, "max_length", args.max_length, 1, kMaxLength);
+  check::in_range(kOp, "max_length", args.max_length, 1, kMostDecodeLength);
   const std::int64_t needed = (args.max_length + pages.page_size - 1) / pages.page_size;
   if (pages.blocks < needed) {
     bad_argument(kOp, "pages.blocks",
@@ -45,7 +42,7 @@ void check_indexer(const DecodeArgs& args) {
 
 void check_decode(const DecodeArgs& args, std::int64_t most_queries) {
   check::attend_shape(kOp, args.shape);
-  check::in_range(kOp, "sequences", args.sequences, 0, kMaxSequences);
+  check::in_range(kOp, "sequences", args.sequences, 0, kMostDecodeSequences);
   check::in_range(kOp, "queries", args.queries, 1, most_queries);
   check::in_range(kOp, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);
   if (args.sequences == 0) return;
@@ -58,7 +55,7 @@ void check_decode(const DecodeArgs& args, std::int64_t most_queries) {
 }
 
 void decode(const DecodeArgs& args, const Parallel& parallel) {
-  check_decode(args, kMaxLength);
+  check_decode(args, kMostDecodeLength);
   for (std::int64_t n = 0; n < args.sequences; ++n) {
     check::in_range(kOp, "pages.length", args.pages.length[n], 0, args.max_length);
   }

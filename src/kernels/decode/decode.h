@@ -20,10 +20,14 @@
 
 namespace gsa {
 
+constexpr std::int64_t kMostDecodeSequences = 2048;  // times 16 queries: a dimension of a grid
+// Positions and scratch offsets within a row stay in 31 bits.
+constexpr std::int64_t kMostDecodeLength = std::int64_t{1} << 30;
+
 struct DecodeArgs {
   AttendShape shape;
-  std::int64_t sequences = 0;
-  std::int64_t queries = 1;  // a sequence: 1 .. 16 on a CUDA device, any number on the CPU
+  std::int64_t sequences = 0;  // 0 .. kMostDecodeSequences
+  std::int64_t queries = 1;    // a sequence: 1 .. 16 on a CUDA device, any number on the CPU
 
   ConstRows q;  // [sequences * queries, heads, head_size]
   ConstPages k;

@@ -1,0 +1,52 @@
+#include "cli/checks.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+#include "core/file.h"
+#include "core/suggest.h"
+#include "core/usage_error.h"
+
+namespace gsa::cli {
+
+CLI::Validator positive_whole() {
+  return {[](std::string& text) -> std::string {
+            std::int64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [stop, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc() && stop == end && value > 0) return "";
+            return concat("expected a whole number of at least 1, got '", text, "'");
+          },
+          "POSITIVE"};
+}
+
+CLI::Validator whole_in(std::uint64_t least, std::uint64_t most) {
+  return {[least, most](std::string& text) -> std::string {
+            std::uint64_t value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [stop, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc() && stop == end && least <= value && value <= most) return "";
+            return concat("expected a whole number in ", least, " .. ", most, ", got '", text, "'");
+          },
+          concat("in [", least, " - ", most, "]")};
+}
+
+void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  throw UsageError(
+      concat(option, ": expected ", alternatives(choices), ", got ", with_suggestion(value, choices)));
+}
+
+void check_writable_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder);
+  while (there.has_relative_path() && !std::filesystem::exists(there, error)) there = there.parent_path();
+  if (!std::filesystem::is_directory(there, error)) {
+    bad_file(folder, "a folder that can be made", concat("a file '", there.string(), "' in its way"));
+  }
+  check_writable(there / "new");
+}
+
+}  // namespace gsa::cli

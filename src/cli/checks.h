@@ -1,0 +1,23 @@
+// Checks of option values that several subcommands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gsa::cli {
+
+// For an option's check(): a whole number of at least 1.
+CLI::Validator positive_whole();
+// A whole number in least .. most.
+CLI::Validator whole_in(std::uint64_t least, std::uint64_t most);
+
+// Throws where the value is none of the choices, with the one that may have been meant.
+void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices);
+
+// Refuses a folder in which no file could be made, before work whose results go there. Makes nothing: it need
+// not be there yet.
+void check_writable_folder(const std::string& folder);
+
+}  // namespace gsa::cli
