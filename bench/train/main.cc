@@ -2,6 +2,8 @@
 // --help and docs/benchmarks/README.md.
 #include <torch/torch.h>
 
+#include <c10/core/CachingDeviceAllocator.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -142,6 +144,11 @@ std::string decimal(double value, int digits) {
 
 OrderedJson run_case(const Case& what, const torch::Device& device, const Options& options, double peak,
                      Progress& progress) {
+  if (device.is_cuda()) {  // memory is counted by case
+    c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
+    allocator->emptyCache();
+    allocator->resetPeakStats(device.index());
+  }
   Steps step(what, device);
   const int warmup = device.is_cuda() ? 3 : 1;
   progress.step("warm-up");
