@@ -38,16 +38,7 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(std::int64_t pieces, Ad
 
 template <typename Body>
 void with_type(const char* argument, DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::f32:
-      return body(float());
-    case DType::bf16:
-      return body(__nv_bfloat16());
-    case DType::f16:
-      return body(__half());
-    case DType::f64:
-      break;
-  }
+  if (with_element(dtype, body)) return;
   bad_argument("adamw", argument, "float32, bfloat16 or float16", name_of(dtype));
 }
 

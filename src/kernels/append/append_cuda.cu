@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "kernels/append/append_checks.h"
-#include "kernels/common/mma.cuh"
 #include "kernels/common/pipeline.cuh"
+#include "kernels/common/row_pieces.cuh"
 
 namespace gsa::cuda {
 namespace {
@@ -192,16 +192,7 @@ void append(const AppendArgs& args, const Context& context) {
   constexpr const char* kOp = "append";
   check_device(kOp, context.device);
   if (!check_append(args)) return;
-  switch (args.dtype) {
-    case DType::f32:
-      return launch_append<float>(args, context);
-    case DType::bf16:
-      return launch_append<__nv_bfloat16>(args, context);
-    case DType::f16:
-      return launch_append<__half>(args, context);
-    case DType::f64:
-      break;
-  }
+  if (with_element(args.dtype, [&]<typename T>(T) { launch_append<T>(args, context); })) return;
   bad_argument(kOp, "dtype", "float32, bfloat16 or float16 on a CUDA device", name_of(args.dtype));
 }
 

@@ -27,6 +27,25 @@ __device__ __forceinline__ void store_piece(T* to, const Piece<T, width>& piece)
   *reinterpret_cast<Piece<T, width>*>(to) = piece;
 }
 
+// Calls body with a value of the element type; false, and no call, where kernels have none for it.
+template <typename Body>
+bool with_element(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::f32:
+      body(float());
+      return true;
+    case DType::bf16:
+      body(__nv_bfloat16());
+      return true;
+    case DType::f16:
+      body(__half());
+      return true;
+    case DType::f64:
+      break;
+  }
+  return false;
+}
+
 // Calls body.operator()<element type, width of pieces>(): pieces of 16 bytes where every size (in elements)
 // is a multiple of them and every pointer is aligned, single elements otherwise.
 template <typename Body>
@@ -44,16 +63,7 @@ void with_pieces(const char* op, DType dtype, std::initializer_list<std::int64_t
       body.template operator()<T, 1>();
     }
   };
-  switch (dtype) {
-    case DType::f32:
-      return typed(float());
-    case DType::bf16:
-      return typed(__nv_bfloat16());
-    case DType::f16:
-      return typed(__half());
-    case DType::f64:
-      break;
-  }
+  if (with_element(dtype, typed)) return;
   bad_argument(op, "dtype", "float32, bfloat16 or float16 on a CUDA device", name_of(dtype));
 }
 

@@ -8,7 +8,7 @@
 
 #include "core/checked.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/mma.cuh"
+#include "kernels/common/row_pieces.cuh"
 #include "kernels/gate/gate_checks.h"
 
 namespace gsa::cuda {
@@ -47,33 +47,18 @@ __device__ __forceinline__ Place place_of(const Grid& grid, std::int64_t piece) 
   }
 }
 
-// sigmoid(z) within the rounding of float; for 16-bit results within 2^-20.
-template <typename T>
-__device__ __forceinline__ float sigmoid(float z) {
-  if constexpr (sizeof(T) == 4) {
-    return __frcp_rn(1.0f + expf(-z));
-  } else {
-    return __fdividef(1.0f, 1.0f + __expf(-z));
-  }
-}
-
-template <typename T, int width>
-struct alignas(sizeof(T) * width) Piece {
-  T value[width];
-};
-
 template <typename T, int width>
 __device__ __forceinline__ Piece<T, width> load(const ConstRows& rows, const Place& at) {
   const T* const from = static_cast<const T*>(rows.data) + at.token * rows.token_stride +
                         at.head * rows.head_stride + at.column;
-  return *reinterpret_cast<const Piece<T, width>*>(from);
+  return load_piece<T, width>(from);
 }
 
 template <typename T, int width>
 __device__ __forceinline__ void store(const Rows& rows, const Place& at, const Piece<T, width>& piece) {
   T* const to =
       static_cast<T*>(rows.data) + at.token * rows.token_stride + at.head * rows.head_stride + at.column;
-  *reinterpret_cast<Piece<T, width>*>(to) = piece;
+  store_piece<T, width>(to, piece);
 }
 
 // ---- one gate an element
@@ -95,7 +80,7 @@ __global__ __launch_bounds__(kThreads) void gate_kernel(Grid grid, ConstRows x, 
     if (first + n * kThreads >= grid.pieces) break;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * sigmoid<T>(to_float(gate[n].value[i])));
+      in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * piece_sigmoid<T>(to_float(gate[n].value[i])));
     }
     store<T, width>(y, at[n], in[n]);
   }
@@ -120,7 +105,7 @@ __global__ __launch_bounds__(kThreads) void gate_backward_kernel(Grid grid, Cons
     if (first + n * kThreads >= grid.pieces) break;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      const float open = sigmoid<T>(to_float(gate[n].value[i])), back = to_float(d[n].value[i]);
+      const float open = piece_sigmoid<T>(to_float(gate[n].value[i])), back = to_float(d[n].value[i]);
       gate[n].value[i] = from_float<T>(back * to_float(in[n].value[i]) * open * (1.0f - open));
       d[n].value[i] = from_float<T>(back * open);
     }
@@ -149,7 +134,7 @@ __global__ __launch_bounds__(kThreads) void gate_heads_kernel(Grid grid, int shi
                                                               Rows y) {
   HeadRow row = head_row(grid, shift);
   if (!row.inside) return;
-  const float open = sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
+  const float open = piece_sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
   for (std::int64_t first = row.lane; first < grid.row_pieces; first += kRowPieces<T> * row.lanes) {
     Piece<T, width> in[kRowPieces<T>];
 #pragma unroll
@@ -176,7 +161,7 @@ __global__ __launch_bounds__(kThreads) void gate_backward_heads_kernel(Grid grid
                                                                        ConstRows z, ConstRows dy, Rows dx,
                                                                        Rows dz) {
   HeadRow row = head_row(grid, shift);
-  const float open = sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
+  const float open = piece_sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
   float sum = 0;
   for (std::int64_t first = row.lane; first < grid.row_pieces; first += kRowPieces<T> * row.lanes) {
     Piece<T, width> in[kRowPieces<T>], d[kRowPieces<T>];
@@ -261,16 +246,7 @@ void dispatch(const char* op, GateShape shape, const Operand (&operands)[count],
       body.template operator()<T, 1, false>(grid(1));
     }
   };
-  switch (shape.dtype) {
-    case DType::f32:
-      return typed(float());
-    case DType::bf16:
-      return typed(__nv_bfloat16());
-    case DType::f16:
-      return typed(__half());
-    case DType::f64:
-      break;
-  }
+  if (with_element(shape.dtype, typed)) return;
   bad_argument(op, "dtype", "float32, bfloat16 or float16 on a CUDA device", name_of(shape.dtype));
 }
 

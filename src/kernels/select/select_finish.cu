@@ -202,28 +202,13 @@ __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, 
     });
     return choice;
   }
-  all.each([&](float score, int position) {
-    const int bin = bin_of(score, bound.low, bound.scale);
-    if (bin > place.bin) window.set(position);
-    if (bin != place.bin) return;
-    const int at = atomicAdd(&shared.few, 1);
-    shared.few_order[at] = order_of(score);
-    shared.few_position[at] = position;
-  });
+  sort_out(all, place, bound, shared, window);
   __syncthreads();
   const int wanted = k - place.above;
   if (thread < place.inside) {
-    const std::uint32_t here = shared.few_order[thread];
-    const int position = shared.few_position[thread];
-    int before = 0;
-    bool later_equal = false;
-    for (int j = 0; j < place.inside; ++j) {
-      const bool equal = shared.few_order[j] == here;
-      before += shared.few_order[j] > here || (equal && shared.few_position[j] < position);
-      later_equal = later_equal || (equal && shared.few_position[j] > position);
-    }
-    if (before < wanted) window.set(position);
-    if (before == wanted - 1) shared.choice = {from_order(here), later_equal ? position : visible - 1};
+    const FewRank rank = rank_among_few(shared, place.inside, thread);
+    if (rank.before < wanted) window.set(rank.position);
+    if (rank.before == wanted - 1) shared.choice = {from_order(rank.order), rank.cut(visible)};
   }
   __syncthreads();
   return shared.choice;

@@ -157,6 +157,41 @@ struct MaskWindow {
   }
 };
 
+// Into the window what lies in bins above the one where the count passes k, aside what lies in that bin.
+template <class Source, class Shared, class Window>
+__device__ __forceinline__ void sort_out(const Source& all, const BinPlace& place, const Bound& bound,
+                                         Shared& shared, const Window& window) {
+  all.each([&](float score, int position) {
+    const int bin = bin_of(score, bound.low, bound.scale);
+    if (bin > place.bin) window.set(position);
+    if (bin != place.bin) return;
+    const int at = atomicAdd(&shared.few, 1);
+    shared.few_order[at] = order_of(score);
+    shared.few_position[at] = position;
+  });
+}
+
+// One of the few that were set aside, and how many of them come before it: higher, or as high and earlier.
+struct FewRank {
+  std::uint32_t order;
+  int position, before;
+  bool later_equal;
+
+  // Up to where scores equal to this one are chosen, if it is the last to be.
+  __device__ __forceinline__ int cut(int visible) const { return later_equal ? position : visible - 1; }
+};
+
+template <class Shared>
+__device__ __forceinline__ FewRank rank_among_few(const Shared& shared, int few, int i) {
+  FewRank rank = {shared.few_order[i], shared.few_position[i], 0, false};
+  for (int j = 0; j < few; ++j) {
+    const bool equal = shared.few_order[j] == rank.order;
+    rank.before += shared.few_order[j] > rank.order || (equal && shared.few_position[j] < rank.position);
+    rank.later_equal = rank.later_equal || (equal && shared.few_position[j] > rank.position);
+  }
+  return rank;
+}
+
 // The k-th highest of the scores, 1 <= k < visible, of which there are at least k. Leaves the window's
 // words, which lie over shared.bins, as the choice says.
 template <class Source>
@@ -187,30 +222,15 @@ __device__ __forceinline__ RowChoice search(const Source& all, int k, int visibl
     });
     return choice;
   }
-  all.each([&](float score, int position) {
-    const int bin = bin_of(score, bound.low, bound.scale);
-    if (bin > place.bin) window.set(position);
-    if (bin != place.bin) return;
-    const int at = atomicAdd(&shared.few, 1);
-    shared.few_order[at] = order_of(score);
-    shared.few_position[at] = position;
-  });
+  sort_out(all, place, bound, shared, window);
   const int wanted = k - place.above;
   std::uint32_t order = 0;
   int cut = 0;
   bool mine = false;
   for (int i = lane; i < place.inside; i += 32) {
-    const std::uint32_t here = shared.few_order[i];
-    const int position = shared.few_position[i];
-    int before = 0;
-    bool later_equal = false;
-    for (int j = 0; j < place.inside; ++j) {
-      const bool equal = shared.few_order[j] == here;
-      before += shared.few_order[j] > here || (equal && shared.few_position[j] < position);
-      later_equal = later_equal || (equal && shared.few_position[j] > position);
-    }
-    if (before < wanted) window.set(position);
-    if (before == wanted - 1) mine = true, order = here, cut = later_equal ? position : visible - 1;
+    const FewRank rank = rank_among_few(shared, place.inside, i);
+    if (rank.before < wanted) window.set(rank.position);
+    if (rank.before == wanted - 1) mine = true, order = rank.order, cut = rank.cut(visible);
   }
   const int owner = __ffs(static_cast<int>(__ballot_sync(kAll, mine))) - 1;
   return {from_order(__shfl_sync(kAll, order, owner)), __shfl_sync(kAll, cut, owner)};
