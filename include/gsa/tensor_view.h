@@ -75,6 +75,15 @@ struct Mask {
   operator ConstMask() const { return {words, words_per_query, 0}; }
 };
 
+// A sample of the queries, in tiles. The tiles of all sequences are numbered in order; those of a sequence are
+// cut where positions are multiples of kQueryTile, so its first and its last may hold fewer queries.
+constexpr std::int64_t kQueryTile = 64;
+
+struct QueryTiles {
+  const std::int32_t* number = nullptr;  // [count], ascending, in host memory; null: every tile
+  std::int64_t count = 0;
+};
+
 constexpr std::int64_t mask_words(std::int64_t keys) { return (keys + 31) / 32; }
 
 }  // namespace gsa

@@ -25,6 +25,9 @@ struct IndexerKlInputs {
   Indexer indexer;            // of dtype shape.dtype
   ConstMask mask;             // words null: every visible key
   Sequences sequences;
+  // The queries that the loss is taken of; every one, or a sample of them without a mask. The other queries
+  // have loss, index_lse, dq and dw 0, and their lse is not read.
+  QueryTiles tiles = {};
 };
 
 struct IndexerKlArgs {
