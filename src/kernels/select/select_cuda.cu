@@ -17,7 +17,7 @@ using selecting::ScoreInput;
 using selecting::ScoreStore;
 using selecting::ScoreType;
 
-constexpr int kLongKeys = 32768;  // from here on one pass is faster than stored scores
+constexpr int kLongKeys = 32769;  // from here on one pass is faster than stored scores
 constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of stored scores, at a time
 
 void check_common(const char* op, DType dtype, const Indexer& indexer, const Sequences& sequences,
@@ -54,6 +54,17 @@ class Tiles {
     const std::int64_t first = (tile - (sequences_.q_begin[low] / kTileQueries + low)) * kTileQueries;
     return sequences_.q_begin[low] + std::min(first, sequences_.queries(low));
   }
+  // The most keys that one of rows first .. end - 1 sees.
+  std::int64_t most_visible(std::int64_t first, std::int64_t end) const {
+    std::int64_t most = 0;
+    const std::int64_t* const begin = sequences_.q_begin;
+    std::int64_t n = std::upper_bound(begin, begin + sequences_.count, first) - begin - 1;
+    for (; n < sequences_.count && begin[n] < end; ++n) {
+      const std::int64_t last = std::min(end, begin[n + 1]) - 1;
+      if (last >= begin[n]) most = std::max(most, sequences_.first_position(n) + last - begin[n] + 1);
+    }
+    return most;
+  }
 
  private:
   const Sequences& sequences_;
@@ -63,7 +74,12 @@ class Tiles {
 void select_from_stored(const SelectArgs& args, const ScoreInput& in, const selecting::RowOutputs& out,
                         const Context& context) {
   const Tiles tiles(args.sequences);
-  const std::int64_t stride = (in.sequences.longest_keys + 3) / 4 * 4;
+  const std::int64_t stride =
+      (in.sequences.longest_keys + selecting::kStoredStep - 1) / selecting::kStoredStep * selecting::kStoredStep;
+  const ScoreType type = {args.dtype, args.indexer.form};
+  const auto launch_scores = selecting::hopper_scores_takes(in, context.device)
+                                 ? &selecting::launch_hopper_scores
+                                 : &selecting::launch_scores;
   const std::int64_t chunk =
       std::clamp<std::int64_t>(kScoreBytes / (stride * 4 * kTileQueries), 1, tiles.count());
   const std::int64_t rows = std::min(chunk * kTileQueries, args.sequences.total_queries());
@@ -77,10 +93,10 @@ void select_from_stored(const SelectArgs& args, const ScoreInput& in, const sele
     const std::int64_t end_row = end == tiles.count() ? args.sequences.total_queries() : tiles.first_row(end);
     if (first_row == end_row) continue;
     store.first_row = static_cast<int>(first_row);
-    selecting::launch_scores(in, {args.dtype, args.indexer.form}, store, static_cast<int>(tile),
-                             static_cast<int>(end - tile), in.sequences.longest_keys, context);
+    const int longest = static_cast<int>(tiles.most_visible(first_row, end_row));
+    launch_scores(in, type, store, static_cast<int>(tile), static_cast<int>(end - tile), longest, context);
     selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first_row),
-                           static_cast<int>(end_row - first_row), context);
+                           static_cast<int>(end_row - first_row), longest, context);
   }
 }
 
@@ -104,14 +120,15 @@ selecting::ScoreInput selecting::input_of(const char* op, const Indexer& x, cons
   return in;
 }
 
-void select(const SelectArgs& args, const Context& context) {
+void select(const SelectArgs& args, const Context& context, SelectWork* work) {
   constexpr const char* kOp = "select";
   check_common(kOp, args.dtype, args.indexer, args.sequences, context);
   check::budget(kOp, args.budget);
   check::mask(kOp, args.mask, args.sequences);
   if (args.sequences.total_queries() == 0) return;
   const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
-  const selecting::RowOutputs out = {args.mask.words,
+  const selecting::RowOutputs out = {work,
+                                     args.mask.words,
                                      args.mask.words_per_query,
                                      args.k_t,
                                      static_cast<float*>(args.variance),

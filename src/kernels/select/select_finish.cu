@@ -7,7 +7,7 @@ namespace gsa::cuda::selecting {
 namespace {
 
 __global__ __launch_bounds__(kThreads) void bound_kernel(const __grid_constant__ LongArgs args) {
-  __shared__ WarpShared scratch[kWarps];
+  __shared__ std::uint32_t bins[kWarps][kListBins];
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int number = static_cast<int>(blockIdx.x) * kWarps + warp;
   const int slot = number / kTileQueries, query = number % kTileQueries;
@@ -23,7 +23,7 @@ __global__ __launch_bounds__(kThreads) void bound_kernel(const __grid_constant__
   if (seen > 0) {
     const float* const scores = reinterpret_cast<const float*>(slot_of(args, slot));
     bound = bound_from_sample(scores + static_cast<long long>(query) * args.samples, seen, position + 1,
-                              args.budget, scratch[warp]);
+                              args.budget, bins[warp]);
   }
   if (threadIdx.x % 32 == 0) args.bounds[tile.row + query] = bound;
 }
@@ -44,7 +44,6 @@ struct FinishShared {
   BinPlace place;
   RowChoice choice;
   int few;
-  int counted[2];
 };
 
 // What was collected for a query: four lists of (score, position), each read by a quarter of the block. The
@@ -86,51 +85,52 @@ class Entries {
   uint4 kept_[kKept > 0 ? kKept : 1];
 };
 
-// How many entries pass a test. which: 0 and 1 in turn, so that the next sum begins at zero.
-template <class Test>
-__device__ __forceinline__ int count_if(const Entries<0>& all, FinishShared& shared, int& which, Test test) {
-  int count = 0;
-  all.each([&](float score, int position) { count += test(score, position); });
-  count = __reduce_add_sync(kAll, count);
-  if (threadIdx.x % 32 == 0) atomicAdd(&shared.counted[which], count);
+// Narrows a range to the bin that holds the wanted-th of what count(add) adds to: add(order) for each.
+template <class Count>
+__device__ __forceinline__ void narrow(OrderRange& range, FinishShared& shared, Count count) {
+  const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
-  const int result = shared.counted[which];
-  which ^= 1;
-  if (threadIdx.x == 0) shared.counted[which] = 0;
+  for (int i = thread; i < kListBins; i += kFinishThreads) shared.bins[i] = 0;
   __syncthreads();
-  return result;
+  count([&](std::uint32_t order) {
+    if (range.holds(order)) atomicAdd(&shared.bins[range.bin(order)], 1u);
+  });
+  __syncthreads();
+  if (thread < 32) {
+    const BinPlace found = find_list_bin(shared.bins, range.wanted);
+    if (thread == 0) shared.place = found;
+  }
+  __syncthreads();
+  range.narrow(shared.place);
 }
 
-// The k-th highest of the scores, by halving the range of scores, then of positions: where very many are
-// nearly equal. Entries are read again and again, so that nobody else has to spare registers for this.
-__device__ __noinline__ RowChoice search_bits(const uint2* lists, int stride, const int* counts, int k,
-                                              int visible, FinishShared& shared) {
+// The k-th highest of the scores where many are nearly equal: a radix search over scores, then, where equal
+// ones are left, over positions. Entries are read again each time, so that nobody else has to spare registers
+// for this.
+__device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, const int* counts, int k,
+                                               int visible, FinishShared& shared) {
   const Entries<0> all(lists, stride, counts);
-  int which = 0;
-  if (threadIdx.x == 0) shared.counted[0] = 0;
-  __syncthreads();
-  std::uint32_t order = 0;
-#pragma unroll 1
-  for (int bit = 31; bit >= 0; --bit) {
-    const std::uint32_t trial = order | 1u << bit;
-    const int reached =
-        count_if(all, shared, which, [=](float score, int) { return order_of(score) >= trial; });
-    if (reached >= k) order = trial;
+  int entries = 0;
+  for (int i = 0; i < kLists; ++i) entries += counts[i];
+  OrderRange range = {0, ~0u, k, entries};
+  while (range.low != range.high) {
+    narrow(range, shared,
+           [&](auto add) { all.each([&](float score, int) { add(order_of(score)); }); });
   }
-  const int above = count_if(all, shared, which, [=](float score, int) { return order_of(score) > order; });
-  const int equal = count_if(all, shared, which, [=](float score, int) { return order_of(score) == order; });
+  const std::uint32_t order = range.low;
   const float threshold = from_order(order);
-  if (above + equal == k) return {threshold, visible - 1};
-  int cut = 0;  // the highest position with fewer than k - above equals below it
-#pragma unroll 1
-  for (int bit = 30; bit >= 0; --bit) {
-    const int trial = cut | 1 << bit;
-    const int below = count_if(all, shared, which, [=](float score, int position) {
-      return order_of(score) == order && position < trial;
+  if (range.wanted == range.inside) return {threshold, visible - 1};
+  // Earlier positions come first: they count as higher.
+  const std::uint32_t last = static_cast<std::uint32_t>(visible - 1);
+  OrderRange places = {0, last, range.wanted, range.inside};
+  while (places.low != places.high) {
+    narrow(places, shared, [&](auto add) {
+      all.each([&](float score, int position) {
+        if (order_of(score) == order) add(last - static_cast<std::uint32_t>(position));
+      });
     });
-    if (below < k - above) cut = trial;
   }
-  return {threshold, cut};
+  return {threshold, static_cast<int>(last - places.low)};
 }
 
 // Bins for scores of which no bound is known.
@@ -181,10 +181,9 @@ struct Window {
 
 // The k-th highest of the scores, 1 <= k < visible, of which there are at least k. bins, few and the window's
 // words are zero; leaves the latter as the choice says.
-template <class All, class SearchBits>
+template <class All, class Fallback>
 __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, Bound bound,
-                                            FinishShared& shared, const Window& window,
-                                            SearchBits search_bits) {
+                                            FinishShared& shared, const Window& window, Fallback fallback) {
   const int thread = static_cast<int>(threadIdx.x);
   if (bound.low == -INFINITY || !(bound.scale > 0 && bound.scale < INFINITY)) bound = bound_of(all, shared);
   all.each([&](float score, int) { atomicAdd(&shared.bins[bin_of(score, bound.low, bound.scale)], 1u); });
@@ -196,7 +195,7 @@ __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, 
   __syncthreads();
   const BinPlace place = shared.place;
   if (place.inside > kListFew) {
-    const RowChoice choice = search_bits();
+    const RowChoice choice = fallback();
     all.each([&](float score, int position) {
       if (chosen(score, position, choice)) window.set(position);
     });
@@ -246,6 +245,7 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
       }
       if (isfinite(variance)) k = budget_for(args.budget, variance, visible);
       if (k == 0 || (k < visible && (overflow || entries < k))) k = -1;
+      count_work(args.out.work, {.entries = static_cast<unsigned>(max(0, entries))});
     }
     shared.k = k;
     shared.variance = variance;
@@ -260,7 +260,10 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   RowChoice choice = {k == 0 ? nan : -INFINITY, visible - 1};
   if (k > 0 && k < visible) {
     choice = search(all, k, visible, bound, shared, window,
-                    [&] { return search_bits(own, args.list, passed.count, k, visible, shared); });
+                    [&] {
+                      if (thread == 0) count_work(args.out.work, {.fallbacks = 1});
+                      return search_radix(own, args.list, passed.count, k, visible, shared);
+                    });
   }
   if (thread == 0) write_row(args.out, row, k, k == 0 ? nan : static_cast<float>(shared.variance), choice);
   if (args.out.words == nullptr) return;

@@ -5,7 +5,7 @@
 
 #include "core/cuda_context.h"
 #include "kernels/common/device_sequences.h"
-#include "kernels/select/select.h"
+#include "kernels/select/select_cuda.h"
 
 namespace gsa::cuda::selecting {
 
@@ -44,6 +44,7 @@ struct MaskStore {
 
 // What select() returns for each query; any pointer may be null.
 struct RowOutputs {
+  SelectWork* work = nullptr;  // added to
   std::uint32_t* words = nullptr;
   long long words_per_query = 0;
   std::int32_t* k_t = nullptr;
@@ -70,12 +71,20 @@ void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, 
 void launch_mask(const ScoreInput& in, ScoreType type, const MaskStore& out, int first, int tiles,
                  int longest, const Context& context);
 
+// The same by wgmma, for problems that it takes. Rows of `out` have room for a multiple of 64 scores, and what
+// lies beyond the keys that a query sees is overwritten too.
+constexpr int kStoredStep = 64;
+bool hopper_scores_takes(const ScoreInput& in, const Device& device);
+void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
+                          int longest, const Context& context);
+
 // -infinity everywhere.
 void launch_fill(float* scores, long long count, const Context& context);
 
-// Budget, threshold and mask of rows first .. first + rows - 1 from their stored scores.
+// Budget, threshold and mask of rows first .. first + rows - 1 from their stored scores. longest: a bound of
+// the keys that they see.
 void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, const Budget& budget,
-                 const RowOutputs& out, int first, int rows, const Context& context);
+                 const RowOutputs& out, int first, int rows, int longest, const Context& context);
 
 // Selection in one pass over the keys, scores never stored: for long rows. A block takes 64 queries and
 // collects, for each of them, what reaches a lower bound of the threshold that a sample of the keys gave.

@@ -17,8 +17,7 @@ __device__ __forceinline__ int sample_position(int i, int shift) {
 // A lower bound of the threshold of a query that sees `visible` keys, from `count` sampled scores. It may be
 // wrong, seldom; the query is done again then.
 __device__ __forceinline__ Bound bound_from_sample(const float* sample, int count, int visible,
-                                                   const Budget& budget, WarpShared& shared) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+                                                   const Budget& budget, std::uint32_t* bins) {
   const StoredRow all(sample, count);
   const float shift = sample[0];
   float low = INFINITY, high = -INFINITY, sum = 0, square = 0;
@@ -36,11 +35,6 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
     low = fminf(low, __shfl_xor_sync(kAll, low, step));
     high = fmaxf(high, __shfl_xor_sync(kAll, high, step));
   }
-  for (int i = lane; i < kListBins; i += 32) shared.bins[i] = 0;
-  __syncwarp();
-  const float scale = high > low ? static_cast<float>(kListBins - 1) / (high - low) : 0.0f;
-  all.each([&](float score, int) { atomicAdd(&shared.bins[bin_of(score, low, scale)], 1u); });
-  __syncwarp();
   // The variance of a sample errs by about sqrt((kurtosis - 1) / count).
   const double n = count;
   const double variance = fmax(0.0, square / n - (sum / n) * (sum / n));
@@ -51,14 +45,13 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   const float part = static_cast<float>(count) / static_cast<float>(visible);
   const float expected = static_cast<float>(most) * part;
   const int rank = static_cast<int>(expected + kSampleMargin * sqrtf(expected) + 2.0f);
-  const float width = scale > 0 ? 1 / scale : 0.0f;
-  const int bin = find_list_bin(shared.bins, rank).bin;
-  const int middle = find_list_bin(shared.bins, max(1, static_cast<int>(static_cast<float>(k) * part))).bin;
-  Bound bound;
-  bound.low = rank >= count ? -INFINITY : low + static_cast<float>(bin) * width;
+  Bound bound = {-INFINITY, 0.0f};
+  if (rank >= count) return bound;
+  bound.low = lower_quantile(all, count, rank, low, high, bins);
   // The threshold should fall into the middle of the bins.
-  bound.scale = static_cast<float>(kListBins / 2) / (static_cast<float>(max(1, middle - bin)) * width);
-  __syncwarp();
+  const int expected_rank = max(1, static_cast<int>(static_cast<float>(k) * part));
+  const float middle = lower_quantile(all, count, expected_rank, low, high, bins);
+  bound.scale = static_cast<float>(kListBins / 2) / (middle - bound.low);
   return bound;
 }
 

@@ -146,6 +146,7 @@ __global__ __launch_bounds__(kThreads, kPassBlocks) void again_kernel(const __gr
   const int count = *args.failed_count;
   for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
     const int row = args.failed[i];
+    if (threadIdx.x == 0) count_work(args.out.work, {.redone = 1});
     const int n = sequences.sequence_of(row);
     QueryTile tile;
     tile.count = 1;

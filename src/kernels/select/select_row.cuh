@@ -47,6 +47,15 @@ __device__ __forceinline__ void write_row(const RowOutputs& out, int row, int k,
   if (out.tie_cut != nullptr) out.tie_cut[row] = choice.tie_cut;
 }
 
+__device__ __forceinline__ void count_work(SelectWork* to, const SelectWork& more) {
+  if (to == nullptr) return;
+  const auto add = [](unsigned long long& sum, unsigned long long x) {
+    if (x > 0) atomicAdd(&sum, x);
+  };
+  add(to->rows, more.rows), add(to->histograms, more.histograms), add(to->entries, more.entries);
+  add(to->fallbacks, more.fallbacks), add(to->redone, more.redone);
+}
+
 template <int kThreads>
 class RowSelection {
   static constexpr int kWarps = kThreads / 32;
@@ -73,7 +82,10 @@ class RowSelection {
       k = budget_for(budget, variance, visible_);
       if (k < visible_) choice = search(k);
     }
-    if (thread_ == 0) write_row(out, row, k, k == 0 ? nan : static_cast<float>(variance), choice);
+    if (thread_ == 0) {
+      write_row(out, row, k, k == 0 ? nan : static_cast<float>(variance), choice);
+      count_work(out.work, {.rows = 1, .histograms = static_cast<unsigned>(histograms_)});
+    }
     if (out.words != nullptr) write_mask(out.words + row * out.words_per_query, out.words_per_query, choice);
     __syncthreads();
   }
@@ -148,6 +160,7 @@ class RowSelection {
     int wanted = k;  // the wanted-th largest of the scores within [low, high]
     int inside = visible_;
     while (low != high) {
+      ++histograms_;
       const int shift = max(0, 32 - __clz(high - low) - 11);
       for (int i = thread_; i < kBins; i += kThreads) shared_.bins[i] = 0;
       __syncthreads();
@@ -283,6 +296,7 @@ class RowSelection {
   const float* scores_;
   const int visible_, thread_, warp_, lane_;
   float low_ = 0, high_ = 0;
+  int histograms_ = 0;
 };
 
 }  // namespace gsa::cuda::selecting

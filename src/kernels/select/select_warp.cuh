@@ -1,12 +1,13 @@
-// Threshold and mask of one query by one warp, from a source of scores: each(visit) calls visit(score,
-// position) for all of them, in any order.
+// Searches in scores that come from a source: each(visit) calls visit(score, position) for all of them, in any
+// order.
 #pragma once
 
 #include "kernels/select/select_row.cuh"
 
 namespace gsa::cuda::selecting {
 
-constexpr int kListBins = 512;
+constexpr int kListBits = 9;
+constexpr int kListBins = 1 << kListBits;
 constexpr int kListFew = 128;
 constexpr std::uint32_t kAll = 0xffffffffu;
 
@@ -14,15 +15,6 @@ constexpr std::uint32_t kAll = 0xffffffffu;
 struct Bound {
   float low;
   float scale;
-};
-
-// Scratch of a warp in shared memory; the words of a mask take the place of the bins once these have served.
-struct alignas(16) WarpShared {
-  std::uint32_t few_order[kListFew];
-  int few_position[kListFew];
-  int few;
-  int unused[31];  // the bins begin at a multiple of 16 bytes
-  std::uint32_t bins[kListBins];
 };
 
 struct BinPlace {
@@ -99,64 +91,6 @@ class StoredRow {
   const int count_;
 };
 
-template <class Source, class Test>
-__device__ __forceinline__ int count_if(const Source& all, Test test) {
-  int count = 0;
-  all.template each<1>([&](float score, int position) { count += test(score, position); });
-  return __reduce_add_sync(kAll, count);
-}
-
-// The k-th highest of the scores, by halving the range of scores, then of positions.
-template <class Source>
-__device__ __forceinline__ RowChoice search_bits(const Source& all, int k, int visible) {
-  std::uint32_t order = 0;
-  for (int bit = 31; bit >= 0; --bit) {
-    const std::uint32_t trial = order | 1u << bit;
-    if (count_if(all, [=](float score, int) { return order_of(score) >= trial; }) >= k) order = trial;
-  }
-  const int above = count_if(all, [=](float score, int) { return order_of(score) > order; });
-  const int equal = count_if(all, [=](float score, int) { return order_of(score) == order; });
-  const float threshold = from_order(order);
-  if (above + equal == k) return {threshold, visible - 1};
-  int cut = 0;  // the highest position with fewer than k - above equals below it
-  for (int bit = 30; bit >= 0; --bit) {
-    const int trial = cut | 1 << bit;
-    const int below = count_if(
-        all, [=](float score, int position) { return order_of(score) == order && position < trial; });
-    if (below < k - above) cut = trial;
-  }
-  return {threshold, cut};
-}
-
-// Bits of a mask that is put together in shared memory: words `base` .. `base + count - 1` of a row. There is
-// room for a multiple of four words, at a multiple of 16 bytes.
-struct MaskWindow {
-  std::uint32_t* words;
-  int base, count;
-
-  __device__ __forceinline__ void clear() const {
-    for (int w = 4 * static_cast<int>(threadIdx.x % 32); w < count; w += 128) {
-      *reinterpret_cast<uint4*>(words + w) = make_uint4(0, 0, 0, 0);
-    }
-    __syncwarp();
-  }
-  __device__ __forceinline__ void set(int position) const {
-    const int word = position / 32 - base;
-    if (word >= 0 && word < count) atomicOr(&words[word], 1u << (position % 32));
-  }
-  __device__ __forceinline__ void write(std::uint32_t* row) const {
-    __syncwarp();
-    std::uint32_t* const to = row + base;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int whole = reinterpret_cast<std::uintptr_t>(to) % 16 == 0 ? count / 4 * 4 : 0;
-    for (int w = 4 * lane; w < whole; w += 128) {
-      *reinterpret_cast<uint4*>(to + w) = *reinterpret_cast<const uint4*>(words + w);
-    }
-    for (int w = whole + lane; w < count; w += 32) to[w] = words[w];
-    __syncwarp();
-  }
-};
-
 // Into the window what lies in bins above the one where the count passes k, aside what lies in that bin.
 template <class Source, class Shared, class Window>
 __device__ __forceinline__ void sort_out(const Source& all, const BinPlace& place, const Bound& bound,
@@ -192,75 +126,47 @@ __device__ __forceinline__ FewRank rank_among_few(const Shared& shared, int few,
   return rank;
 }
 
-// The k-th highest of the scores, 1 <= k < visible, of which there are at least k. Leaves the window's
-// words, which lie over shared.bins, as the choice says.
-template <class Source>
-__device__ __forceinline__ RowChoice search(const Source& all, int k, int visible, Bound bound,
-                                            WarpShared& shared, const MaskWindow& window) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  if (bound.low == -INFINITY || !(bound.scale > 0 && bound.scale < INFINITY)) {
-    float low = INFINITY, high = -INFINITY;
-    all.each([&](float score, int) { low = fminf(low, score), high = fmaxf(high, score); });
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      low = fminf(low, __shfl_xor_sync(kAll, low, step));
-      high = fmaxf(high, __shfl_xor_sync(kAll, high, step));
-    }
-    bound = {low, high > low ? static_cast<float>(kListBins - 1) / (high - low) : 0.0f};
-  }
-  for (int i = lane; i < kListBins; i += 32) shared.bins[i] = 0;
-  if (lane == 0) shared.few = 0;
-  __syncwarp();
-  all.each([&](float score, int) { atomicAdd(&shared.bins[bin_of(score, bound.low, bound.scale)], 1u); });
-  const BinPlace place = find_list_bin(shared.bins, k);
-  __syncwarp();
-  window.clear();
-  if (place.inside > kListFew) {
-    const RowChoice choice = search_bits(all, k, visible);
-    all.each([&](float score, int position) {
-      if (chosen(score, position, choice)) window.set(position);
-    });
-    return choice;
-  }
-  sort_out(all, place, bound, shared, window);
-  const int wanted = k - place.above;
-  std::uint32_t order = 0;
-  int cut = 0;
-  bool mine = false;
-  for (int i = lane; i < place.inside; i += 32) {
-    const FewRank rank = rank_among_few(shared, place.inside, i);
-    if (rank.before < wanted) window.set(rank.position);
-    if (rank.before == wanted - 1) mine = true, order = rank.order, cut = rank.cut(visible);
-  }
-  const int owner = __ffs(static_cast<int>(__ballot_sync(kAll, mine))) - 1;
-  return {from_order(__shfl_sync(kAll, order, owner)), __shfl_sync(kAll, cut, owner)};
-}
+// A range of scores, in their order, that holds the wanted-th highest of those within it; a histogram of
+// kListBins bins narrows it.
+struct OrderRange {
+  std::uint32_t low, high;
+  int wanted;
+  int inside;  // scores within it
 
-// All words of a query's mask. window: the first ones, done already where some keys are chosen and some not.
-template <class Source>
-__device__ __forceinline__ void write_mask(const RowOutputs& out, const Source& all, int k, int visible,
-                                           const RowChoice& choice, MaskWindow window, int row) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  std::uint32_t* const words = out.words + row * out.words_per_query;
-  const int used = k == 0 ? 0 : (visible + 31) / 32;
-  if (k == visible) {
-    for (int w = lane; w < used; w += 32) {
-      const int left = visible - 32 * w;
-      words[w] = left >= 32 ? kAll : (1u << left) - 1;
-    }
-  } else {
-    while (window.base < used) {
-      window.write(words);
-      window.base += window.count;
-      window.count = min(window.count, used - window.base);
-      if (window.base >= used) break;
-      window.clear();
-      all.each([&](float score, int position) {
-        if (chosen(score, position, choice)) window.set(position);
-      });
-    }
+  __device__ __forceinline__ int shift() const {
+    return max(0, 32 - __clz(static_cast<int>(high - low)) - kListBits);
   }
-  for (long long w = used + lane; w < out.words_per_query; w += 32) words[w] = 0;
+  __device__ __forceinline__ bool holds(std::uint32_t order) const { return order - low <= high - low; }
+  __device__ __forceinline__ int bin(std::uint32_t order) const {
+    return static_cast<int>((order - low) >> shift());
+  }
+  __device__ __forceinline__ void narrow(const BinPlace& place) {
+    const int bits = shift();
+    wanted -= place.above;
+    inside = place.inside;
+    low += static_cast<std::uint32_t>(place.bin) << bits;
+    high = min(high, low + ((1u << bits) - 1));
+  }
+};
+
+// A number that at least `rank` of the scores reach and not many more: the lower end of a bin with few
+// scores. By one warp; low and high are the extremes of the scores.
+template <class Source>
+__device__ __forceinline__ float lower_quantile(const Source& all, int count, int rank, float low, float high,
+                                                std::uint32_t* bins) {
+  constexpr int kEnough = 4;
+  OrderRange range = {order_of(low), order_of(high), rank, count};
+  while (range.low != range.high && range.inside > kEnough) {
+    for (int i = static_cast<int>(threadIdx.x % 32); i < kListBins; i += 32) bins[i] = 0;
+    __syncwarp();
+    all.each([&](float score, int) {
+      const std::uint32_t order = order_of(score);
+      if (range.holds(order)) atomicAdd(&bins[range.bin(order)], 1u);
+    });
+    range.narrow(find_list_bin(bins, range.wanted));
+    __syncwarp();
+  }
+  return from_order(range.low);
 }
 
 }  // namespace gsa::cuda::selecting

@@ -1,0 +1,310 @@
+// Budget, exact threshold and mask of one query by one block that holds the row's scores in registers: they
+// are read once, whatever the search needs. A warp holds one segment of 1,024 positions, a lane 32 of them:
+// those whose sums are its part of the moments (score_moments.cuh).
+//
+// The search is a radix search: a histogram of the scores between their minimum and maximum, in the order of
+// representable numbers, then one of the bin that holds the k-th, until few are left, which are ranked, or
+// one value is. So there are at most ceil(32 / bits of the bins) of them, however the scores are distributed.
+#pragma once
+
+#include "kernels/select/select_row.cuh"
+
+namespace gsa::cuda::selecting {
+
+constexpr int kHeldScores = 32;  // of a lane
+constexpr int kHeldFew = 64;     // scores that are ranked one against the other
+
+// Bins of a histogram: eight a thread, or fewer.
+constexpr int held_bits(int warps) { return warps == 1 ? 8 : warps == 2 ? 9 : warps == 4 ? 10 : 11; }
+
+template <int kWarps>
+struct alignas(16) HeldShared {
+  std::uint32_t bins[1 << held_bits(kWarps)];
+  ScoreSums<double> segments[kWarps];
+  std::uint32_t low[kWarps], high[kWarps];  // of each warp's scores, in their order
+  int part[kWarps];
+  std::uint32_t few_order[kHeldFew];
+  int few_position[kHeldFew];
+  int few;
+  int bin, above, inside;
+  std::uint32_t order;
+  int cut;
+};
+
+// A segment's sums in double, from memory: hardly any row needs them.
+static __device__ __noinline__ ScoreSums<double> careful_segment(const float* scores, int first, int visible) {
+  return segment_sums<double>(scores, first, visible, scores[0]);
+}
+
+template <int kWarps>
+class HeldRow {
+  static constexpr int kThreads = 32 * kWarps, kBits = held_bits(kWarps), kBins = 1 << kBits;
+
+ public:
+  __device__ __forceinline__ HeldRow(HeldShared<kWarps>& shared, const float* scores, int visible)
+      : shared_(shared),
+        scores_(scores),
+        visible_(visible),
+        thread_(static_cast<int>(threadIdx.x)),
+        warp_(thread_ / 32),
+        lane_(thread_ % 32) {
+#pragma unroll
+    for (int i = 0; i < kHeldScores; i += 2) {
+      const int s = position(i);
+      float2 pair = make_float2(0, 0);
+      if (s + 1 < visible_) {
+        pair = *reinterpret_cast<const float2*>(scores + s);
+      } else if (s < visible_) {  // the row's end: nobody wrote beyond it
+        pair.x = scores[s];
+      }
+      score_[i] = pair.x, score_[i + 1] = pair.y;
+    }
+  }
+
+  __device__ __forceinline__ void run(const Budget& budget, const RowOutputs& out, int row) {
+    const float nan = __int_as_float(0x7fc00000);
+    double variance = moments();
+    if (isinf(variance)) {
+      variance = variance_of_row(careful_segment(scores_, warp_ * kMomentSegment, visible_));
+    }
+    std::uint32_t low = ~0u, high = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) low = min(low, shared_.low[w]), high = max(high, shared_.high[w]);
+    // Orders take the place of the scores: 0, which no number has, where a position is not visible.
+#pragma unroll
+    for (int i = 0; i < kHeldScores; ++i) {
+      const std::uint32_t order = position(i) < visible_ ? order_of(score_[i]) : 0u;
+      score_[i] = __uint_as_float(order);
+    }
+    int k = 0, histograms = 0;
+    std::uint32_t order = ~0u;  // nothing is chosen
+    int cut = -1;
+    RowChoice choice = {nan, visible_ - 1};
+    if (isfinite(variance) && isfinite(from_order(low)) && isfinite(from_order(high))) {
+      k = budget_for(budget, variance, visible_);
+      if (k == visible_) {
+        order = 0;  // everything visible is
+        choice.threshold = -INFINITY;
+      } else {
+        histograms = search(k, low, high);
+        order = shared_.order, cut = shared_.cut;
+        choice = {from_order(order), cut};
+      }
+    }
+    if (thread_ == 0) {
+      write_row(out, row, k, k == 0 ? nan : static_cast<float>(variance), choice);
+      count_work(out.work, {.rows = 1, .histograms = static_cast<unsigned>(histograms)});
+    }
+    if (out.words == nullptr) return;
+    std::uint32_t* const words = out.words + row * out.words_per_query;
+    const std::uint32_t word = segment_word([&](std::uint32_t x, int position) {
+      return x > order || (x == order && position <= cut);
+    });
+    if (thread_ < out.words_per_query) words[thread_] = word;
+    for (long long w = kThreads + thread_; w < out.words_per_query; w += kThreads) words[w] = 0;
+  }
+
+ private:
+  // Of score i of this lane: chain lane % 4 of blocks lane / 4 and lane / 4 + 8 of the segment.
+  __device__ __forceinline__ int position(int i) const {
+    return warp_ * kMomentSegment + (i / 16 * 8 + lane_ / 4) * kMomentBlock + i % 16 / 2 * 8 +
+           2 * (lane_ % 4) + i % 2;
+  }
+  __device__ __forceinline__ std::uint32_t order(int i) const { return __float_as_uint(score_[i]); }
+
+  // The variance, in every thread, and the range of each warp's scores.
+  __device__ __forceinline__ double moments() {
+    ScoreSums<float> total;  // of chain lane % 4
+    std::uint32_t low = ~0u, high = 0;
+    const float shift = scores_[0];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      ScoreSums<float> chain;
+#pragma unroll
+      for (int i = 16 * half; i < 16 * half + 16; ++i) {
+        if (position(i) < visible_) {
+          add_difference(chain, score_[i], shift);
+          low = min(low, order_of(score_[i]));
+          high = max(high, order_of(score_[i]));
+        }
+      }
+#pragma unroll
+      for (int b = 0; b < 8; ++b) {
+        const ScoreSums<float> from = {__shfl_sync(~0u, chain.sum, 4 * b + lane_ % 4),
+                                       __shfl_sync(~0u, chain.square, 4 * b + lane_ % 4)};
+        add_sums(total, from);
+      }
+    }
+    total = join_chains(total);
+    low = __reduce_min_sync(~0u, low);
+    high = __reduce_max_sync(~0u, high);
+    if (lane_ == 0) shared_.low[warp_] = low, shared_.high[warp_] = high;
+    return variance_of_row({static_cast<double>(total.sum), static_cast<double>(total.square)});
+  }
+
+  // From the sums of each warp's segment. Infinite: squares that leave the type's range, or scores that are
+  // infinite; NaN: a score is NaN.
+  __device__ __forceinline__ double variance_of_row(const ScoreSums<double>& segment) {
+    __syncthreads();  // of a first try nothing is read any more
+    if (lane_ == 0) shared_.segments[warp_] = segment;
+    __syncthreads();
+    ScoreSums<double> row;
+    const int segments = (visible_ + kMomentSegment - 1) / kMomentSegment;
+#pragma unroll 1
+    for (int i = 0; i < segments; ++i) add_segment(row, shared_.segments[i]);
+    if (isnan(row.square)) return row.square;
+    const double variance = variance_of(row, visible_);
+    return isfinite(variance) ? variance : static_cast<double>(INFINITY);
+  }
+
+  // The k-th largest score, 1 <= k < visible: shared.order and shared.cut, as of a RowChoice. How many
+  // histograms it took.
+  __device__ __forceinline__ int search(int k, std::uint32_t low, std::uint32_t high) {
+    int wanted = k;  // the wanted-th largest of the scores within [low, high]
+    int inside = visible_, histograms = 0;
+    while (low != high && inside > kHeldFew) {
+      const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
+      for (int i = 4 * thread_; i < kBins; i += 4 * kThreads) {
+        *reinterpret_cast<uint4*>(shared_.bins + i) = make_uint4(0, 0, 0, 0);
+      }
+      __syncthreads();
+      const std::uint32_t width = high - low;
+#pragma unroll
+      for (int i = 0; i < kHeldScores; ++i) {
+        const std::uint32_t above = order(i) - low;  // wraps around where it is less
+        if (above <= width) atomicAdd(&shared_.bins[above >> shift], 1u);
+      }
+      __syncthreads();
+      find_bin(wanted);
+      ++histograms;
+      wanted -= shared_.above;
+      inside = shared_.inside;
+      low += static_cast<std::uint32_t>(shared_.bin) << shift;
+      high = min(high, low + ((1u << shift) - 1));
+    }
+    if (inside <= kHeldFew) {
+      rank_few(low, high, wanted);
+    } else {
+      find_equal(low, wanted, inside);
+    }
+    return histograms;
+  }
+
+  // The bin that holds the wanted-th largest, the scores above it and in it.
+  __device__ __forceinline__ void find_bin(int wanted) {
+    constexpr int kEach = kBins / kThreads;
+    static_assert(kEach * kThreads == kBins);
+    const int top = kBins - 1 - thread_ * kEach;  // this thread's bins, downwards
+    int mine = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) mine += static_cast<int>(shared_.bins[top - i]);
+    int upto = mine;  // inclusive sum over threads
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, step);
+      if (lane_ >= step) upto += other;
+    }
+    if constexpr (kWarps > 1) {
+      if (lane_ == 31) shared_.part[warp_] = upto;
+      __syncthreads();
+      const int before = lane_ < warp_ ? shared_.part[lane_ % kWarps] : 0;
+      upto += __reduce_add_sync(~0u, before);
+    }
+    int above = upto - mine;
+    if (above < wanted && upto >= wanted) {
+      int bin = top;
+      while (above + static_cast<int>(shared_.bins[bin]) < wanted) {
+        above += static_cast<int>(shared_.bins[bin--]);
+      }
+      shared_.bin = bin;
+      shared_.above = above;
+      shared_.inside = static_cast<int>(shared_.bins[bin]);
+    }
+    __syncthreads();
+  }
+
+  // The wanted-th largest of the few scores within [low, high].
+  __device__ __forceinline__ void rank_few(std::uint32_t low, std::uint32_t high, int wanted) {
+    if (thread_ == 0) shared_.few = 0;
+    __syncthreads();
+    const std::uint32_t width = high - low;
+#pragma unroll
+    for (int i = 0; i < kHeldScores; ++i) {
+      if (order(i) - low > width) continue;
+      const int at = atomicAdd(&shared_.few, 1);
+      shared_.few_order[at] = order(i);
+      shared_.few_position[at] = position(i);
+    }
+    __syncthreads();
+    const int few = shared_.few;
+    for (int i = thread_; i < few; i += kThreads) {
+      const std::uint32_t order = shared_.few_order[i];
+      const int position = shared_.few_position[i];
+      int before = 0;
+      bool later_equal = false;
+      for (int j = 0; j < few; ++j) {
+        const bool equal = shared_.few_order[j] == order;
+        before += shared_.few_order[j] > order || (equal && shared_.few_position[j] < position);
+        later_equal = later_equal || (equal && shared_.few_position[j] > position);
+      }
+      if (before == wanted - 1) {
+        shared_.order = order;
+        shared_.cut = later_equal ? position : visible_ - 1;
+      }
+    }
+    __syncthreads();
+  }
+
+  // Many equal scores, `inside` of them, of which the first `wanted` are taken.
+  __device__ __forceinline__ void find_equal(std::uint32_t order, int wanted, int inside) {
+    const std::uint32_t word = segment_word([&](std::uint32_t x, int) { return x == order; });
+    int upto = __popc(word);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, upto, step);
+      if (lane_ >= step) upto += other;
+    }
+    if (lane_ == 31) shared_.part[warp_] = upto;
+    __syncthreads();
+    upto += __reduce_add_sync(~0u, lane_ < warp_ ? shared_.part[lane_ % kWarps] : 0);
+    const int before = upto - __popc(word);
+    if (before < wanted && upto >= wanted) {
+      std::uint32_t bits = word;
+      for (int left = wanted - before; left > 1; --left) bits &= bits - 1;
+      shared_.order = order;
+      const int last = 32 * thread_ + __ffs(static_cast<int>(bits)) - 1;
+      shared_.cut = wanted == inside ? visible_ - 1 : last;
+    }
+    __syncthreads();
+  }
+
+  // Word `lane` of the 32 that the segment has in a mask: the bits of positions where test(order, position).
+  template <class Test>
+  __device__ __forceinline__ std::uint32_t segment_word(Test test) const {
+    std::uint32_t word[4];  // of this lane's blocks, two each
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      std::uint32_t bits = 0;
+#pragma unroll
+      for (int i = 8 * w; i < 8 * w + 8; ++i) {
+        const bool in = test(order(i), position(i));
+        bits |= static_cast<std::uint32_t>(in) << (i % 8 / 2 * 8 + i % 2);
+      }
+      bits <<= 2 * (lane_ % 4);
+      bits |= __shfl_xor_sync(~0u, bits, 1);
+      bits |= __shfl_xor_sync(~0u, bits, 2);
+      word[w] = bits;
+    }
+    // Lane 4 b + w has word w of block b: that is word 16 (w / 2) + 2 b + w % 2 of the segment.
+    const int w = lane_ % 4;
+    const std::uint32_t mine = w == 0 ? word[0] : w == 1 ? word[1] : w == 2 ? word[2] : word[3];
+    return __shfl_sync(~0u, mine, lane_ % 16 / 2 * 4 + lane_ / 16 * 2 + lane_ % 2);
+  }
+
+  HeldShared<kWarps>& shared_;
+  const float* const scores_;
+  const int visible_, thread_, warp_, lane_;
+  float score_[kHeldScores];
+};
+
+}  // namespace gsa::cuda::selecting
