@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/attend/attend.h"
+#include "kernels/attend_lse/attend_lse.h"
 #include "kernels/gate/gate.h"
 #include "kernels/indexer_kl/indexer_kl.h"
 #include "kernels/select/select.h"
@@ -55,6 +56,7 @@ void select_mask(const SelectMaskArgs& args, const Parallel& parallel);
 void index_scores(const IndexScoresArgs& args, const Parallel& parallel);
 void attend(const AttendArgs& args, const Parallel& parallel);
 void attend_backward(const AttendBackwardArgs& args, const Parallel& parallel);
+void attend_lse(const AttendLseArgs& args, const Parallel& parallel);
 void gate(const GateArgs& args, const Parallel& parallel);
 void gate_backward(const GateBackwardArgs& args, const Parallel& parallel);
 void indexer_kl(const IndexerKlArgs& args, const Parallel& parallel);

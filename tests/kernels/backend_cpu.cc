@@ -27,6 +27,7 @@ void attend(const AttendArgs& args, const Parallel& parallel) { gsa::attend(args
 void attend_backward(const AttendBackwardArgs& args, const Parallel& parallel) {
   gsa::attend_backward(args, parallel);
 }
+void attend_lse(const AttendLseArgs& args, const Parallel& parallel) { gsa::attend_lse(args, parallel); }
 void gate(const GateArgs& args, const Parallel& parallel) { gsa::gate(args, parallel); }
 void gate_backward(const GateBackwardArgs& args, const Parallel& parallel) {
   gsa::gate_backward(args, parallel);

@@ -9,6 +9,7 @@
 #include "gsa/error.h"
 #include "kernels/adamw/adamw_cuda.h"
 #include "kernels/attend/attend_cuda.h"
+#include "kernels/attend_lse/attend_lse_cuda.h"
 #include "kernels/common/checks.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "kernels/gate/gate_cuda.h"
@@ -221,6 +222,21 @@ void attend_backward(const AttendBackwardArgs& args, const Parallel&) {
       [](const AttendBackwardArgs& there, const cuda::Context& context) {
         cuda::attend_backward(there, cuda::Accumulation::ordered, context);
       });
+}
+
+void attend_lse(const AttendLseArgs& args, const Parallel&) {
+  run<AttendLseArgs>(
+      args, [&] { check_attention(args.shape, args.sequences); },
+      [](const AttendLseArgs& host, CudaCall& call) {
+        AttendLseArgs there = host;  // the tiles stay in host memory
+        const auto& [dtype, heads, kv_heads, size, scale] = host.shape;
+        const std::int64_t queries = host.sequences.total_queries();
+        there.q = call.rows(host.q, queries, heads, size, dtype);
+        there.k = call.rows(host.k, host.sequences.total_keys(), kv_heads, size, dtype);
+        there.lse = reals(host.lse, queries * heads, dtype, call);
+        return there;
+      },
+      &cuda::attend_lse);
 }
 
 void gate(const GateArgs& args, const Parallel&) {

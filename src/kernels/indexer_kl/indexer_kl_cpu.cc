@@ -1,6 +1,6 @@
 // indexer_kl on the CPU. Forward: a task is a tile of queries. Backward: a task is a sequence x every
 // kParts-th tile of its queries with a dk of its own; the parts are added in order, so results do not depend
-// on threads.
+// on threads. Of a sample of queries, only its tiles are visited.
 // Highway needs this order:
 // clang-format off
 #undef HWY_TARGET_INCLUDE
@@ -9,9 +9,11 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include <cmath>
+#include <cstring>
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/common/query_tiles.h"
 #include "kernels/indexer_kl/indexer_kl_cpu.h"
 #include "kernels/indexer_kl/kl_tile-inl.h"
 
@@ -143,9 +145,33 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
   }
 }
 
+// The tiles that the loss is taken of, sequence after sequence.
+HWY_INLINE std::vector<QueryTile> kl_tiles(const IndexerKlInputs& in, std::int64_t size) {
+  if (in.tiles.number == nullptr) return make_tiles(in.sequences, size);
+  std::vector<QueryTile> tiles;
+  for (const SampledTile& tile : sampled_tiles(in.sequences, in.tiles)) {
+    tiles.push_back({tile.sequence, tile.first_query - in.sequences.q_begin[tile.sequence], tile.queries});
+  }
+  return tiles;
+}
+
+HWY_INLINE void zero_rows(const Rows& rows, DType type, std::int64_t tokens, std::int64_t heads,
+                          std::int64_t size) {
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      std::memset(at(rows.data, type, t * rows.token_stride + h * rows.head_stride), 0,
+                  static_cast<std::size_t>(size) * size_of(type));
+    }
+  }
+}
+
 template <typename T>
 void indexer_kl_typed(const IndexerKlArgs& a, const Parallel& parallel) {
-  const std::vector<QueryTile> tiles = make_tiles(a.in.sequences, KlTile<T>::kQueries);
+  const std::vector<QueryTile> tiles = kl_tiles(a.in, KlTile<T>::kQueries);
+  if (a.in.tiles.number != nullptr) {
+    std::fill_n(static_cast<T*>(a.loss), a.in.sequences.total_queries(), T(0));
+    std::fill_n(static_cast<T*>(a.index_lse), a.in.sequences.total_queries(), T(0));
+  }
   std::vector<KlScratch<T>> scratch(static_cast<std::size_t>(parallel.workers()));
   parallel.run(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t task, int worker) {
     // The last tiles see the most keys: they go first.
@@ -164,14 +190,23 @@ void indexer_kl_backward_typed(const IndexerKlBackwardArgs& a, const Parallel& p
   Scratch dk_memory;
   T* dk_parts = dk_memory.get<T>(kParts * part_size);
   std::vector<double> dbias_parts(static_cast<std::size_t>(s.count * kParts * heads), 0.0);
+  const std::vector<QueryTile> tiles = kl_tiles(a.in, KlTile<T>::kQueries);
+  std::vector<std::size_t> first_tile(static_cast<std::size_t>(s.count) + 1, 0);  // of each sequence
+  for (const QueryTile& tile : tiles) ++first_tile[static_cast<std::size_t>(tile.sequence) + 1];
+  for (std::size_t n = 1; n < first_tile.size(); ++n) first_tile[n] += first_tile[n - 1];
+  if (a.in.tiles.number != nullptr) {
+    zero_rows(a.dq, a.in.shape.dtype, s.total_queries(), x.heads, x.head_size);
+    zero_rows(a.dw, a.in.shape.dtype, s.total_queries(), x.heads, 1);
+  }
   parallel.run(s.count * kParts, [&](std::int64_t task, int worker) {
     const std::int64_t n = task / kParts, part = task % kParts;
     T* dk = dk_parts + part * part_size + s.k_begin[n] * x.head_size;
     std::fill_n(dk, s.keys(n) * x.head_size, T(0));
-    constexpr std::int64_t kStep = KlTile<T>::kQueries;
-    for (std::int64_t q = part * kStep; q < s.queries(n); q += kParts * kStep) {
-      kl_backward_tile(a, {n, q, std::min(kStep, s.queries(n) - q)},
-                       scratch[static_cast<std::size_t>(worker)], dk, dbias_parts.data() + task * heads);
+    const std::size_t end = first_tile[static_cast<std::size_t>(n) + 1];
+    for (std::size_t i = first_tile[static_cast<std::size_t>(n)] + static_cast<std::size_t>(part); i < end;
+         i += kParts) {
+      kl_backward_tile(a, tiles[i], scratch[static_cast<std::size_t>(worker)], dk,
+                       dbias_parts.data() + task * heads);
     }
   });
   constexpr std::int64_t kKeysAtOnce = 1024;

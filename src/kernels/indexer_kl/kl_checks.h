@@ -1,7 +1,9 @@
 // Argument checks of indexer_kl, the same on every device.
 #pragma once
 
+#include "gsa/error.h"
 #include "kernels/common/checks.h"
+#include "kernels/common/query_tiles.h"
 #include "kernels/indexer_kl/indexer_kl.h"
 
 namespace gsa::kl {
@@ -12,6 +14,11 @@ inline bool check_inputs(const char* op, const IndexerKlInputs& in) {
   check::sequences(op, in.sequences);
   check::mask(op, in.mask, in.sequences);
   check::indexer(op, in.indexer, in.sequences);
+  check::query_tiles(op, in.tiles, in.sequences);
+  if (in.tiles.number != nullptr && in.mask.words != nullptr) {
+    bad_argument(op, "tiles", "every query beside a mask: a sample's support is every visible key",
+                 concat(in.tiles.count, " tiles"));
+  }
   if (in.sequences.total_queries() == 0) return false;
   check::not_null(op, "q", in.q.data);
   check::not_null(op, "k", in.k.data);
