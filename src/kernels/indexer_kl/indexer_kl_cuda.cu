@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/query_tiles.h"
 #include "kernels/indexer_kl/kl_checks.h"
 #include "kernels/indexer_kl/kl_kernels.h"
 
@@ -18,7 +19,8 @@ using kl::Part;
 
 // What a chunk's scratch memory may take. Lists have room for the longest union there could be, so most of
 // theirs stays unused.
-constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kListBytes = std::size_t(512) << 20;
+constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kListBytes = std::size_t(512) << 20,
+                      kSampledBytes = std::size_t(256) << 20;
 
 kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
   const auto aligned = [](std::int64_t stride) { return stride % 8 == 0; };
@@ -71,28 +73,54 @@ struct Plan {
   std::size_t row_entries = 0, part_entries = 0, most_tiles = 0;
 };
 
-// Tiles are cut where positions are multiples of their size. capacity: entries of a list; 0 where dense.
-Plan make_plan(const Sequences& sequences, int capacity, const Needs& needs) {
-  Plan plan;
+// Every tile, cut where positions are multiples of its size.
+std::vector<UnionTile> all_tiles(const Sequences& sequences, int tile_queries) {
+  std::vector<UnionTile> tiles;
   for (int n = 0; n < static_cast<int>(sequences.count); ++n) {
     const int first = static_cast<int>(sequences.first_position(n));
     const int end = first + static_cast<int>(sequences.queries(n));
     for (int position = first; position < end;) {
-      const int next = std::min(end, (position / needs.tile_queries + 1) * needs.tile_queries);
-      plan.tiles.push_back({.first_query = static_cast<int>(sequences.q_begin[n]) + position - first,
-                            .queries = next - position,
-                            .first_position = position,
-                            .k_begin = static_cast<int>(sequences.k_begin[n]),
-                            .count = next,
-                            .sequence = n});
+      const int next = std::min(end, (position / tile_queries + 1) * tile_queries);
+      tiles.push_back({.first_query = static_cast<int>(sequences.q_begin[n]) + position - first,
+                       .queries = next - position,
+                       .first_position = position,
+                       .k_begin = static_cast<int>(sequences.k_begin[n]),
+                       .count = next,
+                       .sequence = n});
       position = next;
     }
   }
+  return tiles;
+}
+
+std::vector<UnionTile> tiles_of(const Sequences& sequences, const QueryTiles& sample) {
+  static_assert(kQueryTile == kl::kDenseQueries);
+  std::vector<UnionTile> tiles;
+  for (const SampledTile& tile : sampled_tiles(sequences, sample)) {
+    tiles.push_back({.first_query = static_cast<int>(tile.first_query),
+                     .queries = static_cast<int>(tile.queries),
+                     .first_position = static_cast<int>(tile.first_position),
+                     .k_begin = static_cast<int>(sequences.k_begin[tile.sequence]),
+                     .count = static_cast<int>(tile.first_position + tile.queries),
+                     .sequence = static_cast<int>(tile.sequence)});
+  }
+  return tiles;
+}
+
+// capacity: entries of a list; 0 where dense.
+Plan make_plan(const IndexerKlInputs& in, int capacity, const Needs& needs) {
+  Plan plan;
+  const bool sampled = in.tiles.number != nullptr;
+  plan.tiles = sampled ? tiles_of(in.sequences, in.tiles) : all_tiles(in.sequences, needs.tile_queries);
   const int count = static_cast<int>(plan.tiles.size());
   const bool listed = capacity > 0;
+  // Tiles of a sample lie too far apart for windows: a few in a row make a part.
+  constexpr int kSampledPart = 4;
   const auto same_part = [&](int a, int b) {
     return !listed && plan.tiles[a].sequence == plan.tiles[b].sequence &&
-           kl::window_of(plan.tiles[a].first_position) == kl::window_of(plan.tiles[b].first_position);
+           (sampled
+                ? b - a < kSampledPart
+                : kl::window_of(plan.tiles[a].first_position) == kl::window_of(plan.tiles[b].first_position));
   };
   // Chunks are cut between parts.
   for (int begin = 0; begin < count;) {
@@ -159,6 +187,7 @@ class Run {
     needs.tile_queries = kl::tile_queries(listed_);
     needs.split = kl::split_entries(listed_, backward);
     needs.entry_bytes = static_cast<std::size_t>(needs.tile_queries) * sizeof(float);  // p
+    if (in.tiles.number != nullptr) needs.limit = kSampledBytes;
     if (listed_) {
       needs.limit = kListBytes;
       needs.entry_bytes += sizeof(int) + sizeof(std::uint64_t);
@@ -175,7 +204,8 @@ class Run {
 
   // After the needs are known.
   void make_chunks() {
-    plan = make_plan(in_.sequences, capacity_, needs);
+    plan = make_plan(in_, capacity_, needs);
+    if (plan.tiles.empty()) return;
     p_ = context_.workspace->array<float>(plan.row_entries);
     if (listed_) return;
     static_assert(sizeof(UnionTile) == 6 * sizeof(int));
@@ -231,6 +261,12 @@ void indexer_kl(const IndexerKlArgs& args, const Context& context) {
   Run run(kOp, args.in, false, context);
   run.needs.split_bytes = sizeof(float4);
   run.make_chunks();
+  if (args.in.tiles.number != nullptr) {
+    const std::size_t bytes = static_cast<std::size_t>(run.sequences().total_queries) * sizeof(float);
+    kl::set_zero(args.loss, bytes, context);
+    kl::set_zero(args.index_lse, bytes, context);
+    if (run.plan.tiles.empty()) return;
+  }
   float4* const sums = context.workspace->array<float4>(run.plan.row_splits);
   run.for_each_chunk([&](const Chunk& chunk, const Range&) {
     kl::row_sums(run.dtype(), run.indexer, chunk, sums, context);
@@ -260,6 +296,13 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
   run.make_chunks();
 
   const std::size_t queries = static_cast<std::size_t>(run.sequences().total_queries);
+  float* const dbias_rows = workspace.array<float>(queries * heads);
+  if (args.in.tiles.number != nullptr) {
+    kl::zero_rows(args.dq, run.sequences().total_queries, indexer.heads, indexer.q.size, context);
+    kl::zero_rows(args.dw, run.sequences().total_queries, indexer.heads, 1, context);
+    kl::set_zero(dbias_rows, queries * heads * sizeof(float), context);
+    if (run.plan.tiles.empty()) return;
+  }
   auto* const bad_key = workspace.array<std::uint8_t>(static_cast<std::size_t>(run.sequences().total_keys));
   auto* const bad_query = workspace.array<std::uint8_t>(queries);
   int* const query_exponent = workspace.array<int>(queries);
@@ -273,7 +316,7 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
                           .dq = args.dq,
                           .dw = args.dw,
                           .dk = static_cast<float*>(args.dk),
-                          .dbias_rows = workspace.array<float>(queries * heads),
+                          .dbias_rows = dbias_rows,
                           .dq_part = workspace.array<float>(run.plan.row_splits * heads * padded),
                           .dw_part = workspace.array<float>(run.plan.row_splits * heads * 2),
                           .dk_part = workspace.array<float>(run.plan.part_entries * padded)};

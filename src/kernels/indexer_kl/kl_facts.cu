@@ -62,7 +62,31 @@ __global__ void combine_bias_kernel(const float* rows, int queries, int heads, f
   if (thread == 0) dbias[blockIdx.x] += static_cast<float>(sums[0]);
 }
 
+__global__ void zero_rows_kernel(const Rows rows, long long count, int heads, int size) {
+  const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const long long row = i / size, query = row / heads;
+  static_cast<std::uint16_t*>(rows.data)[query * rows.token_stride + row % heads * rows.head_stride +
+                                         i % size] = 0;
+}
+
 }  // namespace
+
+void set_zero(void* to, std::size_t bytes, const Context& context) {
+  check(cudaMemsetAsync(to, 0, bytes, stream_of(context.stream)), "indexer_kl zeros");
+}
+
+void zero_rows(const Rows& rows, int queries, int heads, int size, const Context& context) {
+  const long long count = static_cast<long long>(queries) * heads * size;
+  if (rows.head_stride == size && rows.token_stride == static_cast<std::int64_t>(heads) * size) {
+    set_zero(rows.data, static_cast<std::size_t>(count) * 2, context);
+    return;
+  }
+  constexpr int kThreads = 256;
+  zero_rows_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                     stream_of(context.stream)>>>(rows, count, heads, size);
+  check_launch("indexer_kl zero_rows");
+}
 
 void row_facts(DType dtype, const IndexerRows& indexer, const DeviceSequences& sequences, const float* weight,
                std::uint8_t* bad_key, std::uint8_t* bad_query, int* query_exponent, int* sequence_exponent,

@@ -13,6 +13,7 @@
 
 #include <vector_types.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/cuda_context.h"
@@ -152,6 +153,9 @@ void key_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, 
                    const Gradients& gradients, const Context& context);
 void add_key_parts(const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,
                    const Context& context);
+// Zeros for the queries outside a sample: bytes, and rows of 16-bit elements.
+void set_zero(void* to, std::size_t bytes, const Context& context);
+void zero_rows(const Rows& rows, int queries, int heads, int size, const Context& context);
 // dbias += the sum over all queries.
 void combine_bias(const float* dbias_rows, int queries, int heads, float* dbias, const Context& context);
 
