@@ -137,12 +137,16 @@ void use_way(const std::string& way) {
 
 double error_slack(DType) { return 1; }
 
+cuda::SelectWork* counted_select_work = nullptr;
+
 void select(const SelectArgs& args, const Parallel&) {
+  cuda::SelectWork* work = nullptr;
   run<SelectArgs>(
       args, [&] { check_indexer(args.indexer, args.sequences); },
-      [](const SelectArgs& host, CudaCall& call) {
+      [&](const SelectArgs& host, CudaCall& call) {
         SelectArgs there = host;
         const std::int64_t queries = host.sequences.total_queries();
+        work = call.array(counted_select_work, 1);
         there.indexer = mirror(host.indexer, host.dtype, host.sequences, call);
         there.mask = mirror(host.mask, host.sequences, call);
         there.k_t = call.array(host.k_t, queries);
@@ -151,7 +155,7 @@ void select(const SelectArgs& args, const Parallel&) {
         there.tie_cut = call.array(host.tie_cut, queries);
         return there;
       },
-      &cuda::select);
+      [&](const SelectArgs& there, const cuda::Context& context) { cuda::select(there, context, work); });
 }
 
 void select_mask(const SelectMaskArgs& args, const Parallel&) {

@@ -14,6 +14,7 @@
 #include "core/cuda_context.h"
 #include "gsa/dtype.h"
 #include "gsa/tensor_view.h"
+#include "kernels/select/select_cuda.h"
 
 namespace gsa::testing {
 
@@ -69,5 +70,12 @@ class CudaCall final : public cuda::Workspace {
 
   std::vector<Block> blocks_;
 };
+
+namespace backend {
+
+// Where select() adds what it took, in host memory; null: nowhere.
+extern cuda::SelectWork* counted_select_work;
+
+}  // namespace backend
 
 }  // namespace gsa::testing

@@ -3,6 +3,7 @@
 // from stored scores, tell.
 #include <gtest/gtest.h>
 
+#include "cuda_call.h"
 #include "problems.h"
 
 namespace gsa::testing {
@@ -114,6 +115,97 @@ TEST_P(OnePass, EmptiesQueriesThatSeeInfinity) {
     expect_same_in_pieces(problem, budget);
   });
 }
+
+// Distributions of scores that no random input has, and trained ones do.
+enum class Scores { random, crowded, saturated, tied, one_head, near_constant };
+
+const char* name_of(Scores scores) {
+  switch (scores) {
+    case Scores::random:
+      return "random";
+    case Scores::crowded:
+      return "crowded";
+    case Scores::saturated:
+      return "saturated";
+    case Scores::tied:
+      return "tied";
+    case Scores::one_head:
+      return "one_head";
+    case Scores::near_constant:
+      return "near_constant";
+  }
+  return "?";
+}
+
+IndexerProblem problem_of(Scores scores, const Batch& batch) {
+  IndexerProblem problem(DType::bf16, batch, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 61);
+  const auto each_key = [&](auto value) {
+    for (std::int64_t s = 0; s < batch.keys(); ++s) {
+      for (std::int64_t c = 0; c < 64; ++c) problem.k.set(s, 0, c, value(s, c));
+    }
+  };
+  const auto k = [&](std::int64_t s, std::int64_t c) { return problem.k.at(s, 0, c); };
+  switch (scores) {
+    case Scores::random:
+      break;
+    case Scores::crowded:  // all scores of a row within a thousandth, a few far off
+      each_key([&](auto s, auto c) { return s % 1000 == 7 ? 4 * k(s, c) : k(s, c) / 1024; });
+      break;
+    case Scores::saturated:  // sixteen values
+      each_key([&](auto s, auto c) { return 64 * k(s, c); });
+      break;
+    case Scores::tied:
+      each_key([&](auto s, auto c) { return k(s % 97, c); });
+      break;
+    case Scores::one_head:
+      for (std::int64_t t = 0; t < batch.queries(); ++t) {
+        for (std::int64_t h = 1; h < 4; ++h) problem.w.set(t, h, 0, 1e-6);
+      }
+      break;
+    case Scores::near_constant:
+      each_key([&](auto s, auto c) { return s % 50 == 0 ? k(s, c) : k(1, c); });
+      break;
+  }
+  return problem;
+}
+
+cuda::SelectWork work_of(IndexerProblem& problem, const Budget& budget) {
+  cuda::SelectWork work;
+  backend::counted_select_work = &work;
+  run_select(problem, budget, serial());
+  backend::counted_select_work = nullptr;
+  return work;
+}
+
+class Work : public ::testing::TestWithParam<Scores> {};
+
+// Work is counted, not timed: however scores are distributed, a row takes a few histograms.
+TEST_P(Work, OfStoredRowsIsBounded) {
+  for (const std::int64_t keys : {900, 1900, 4000, 8000, 16000, 30000, 40000}) {
+    IndexerProblem problem = problem_of(GetParam(), {{300, keys, keys - 300}});
+    const cuda::SelectWork work = work_of(problem, {BudgetMode::fixed, keys / 8, 1, 1 << 20, -1});
+    EXPECT_EQ(work.rows, 300u) << keys;
+    EXPECT_LE(work.histograms, 4 * work.rows) << keys;
+    EXPECT_EQ(work.redone, 0u) << keys;
+  }
+}
+
+TEST_P(Work, OfOnePassIsBounded) {
+  IndexerProblem problem = problem_of(GetParam(), kLong);
+  const std::int64_t k = 2000;
+  const cuda::SelectWork work = work_of(problem, {BudgetMode::fixed, k, 1, 1 << 20, -1});
+  std::cout << "[ work     ] " << name_of(GetParam()) << ": " << work.entries / 4400 << " entries a query, "
+            << work.fallbacks << " fallbacks, " << work.redone << " rows done again, of 4400\n";
+  EXPECT_EQ(work.rows, work.redone);
+  EXPECT_LE(work.histograms, 3 * work.redone);
+  EXPECT_LE(work.redone, 4u);
+  EXPECT_LE(work.entries, 4400u * 2 * k);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Work,
+                         ::testing::Values(Scores::random, Scores::crowded, Scores::saturated, Scores::tied,
+                                           Scores::one_head, Scores::near_constant),
+                         [](const ::testing::TestParamInfo<Scores>& p) { return name_of(p.param); });
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OnePass, ::testing::Values(DType::bf16, DType::f16),
                          [](const ::testing::TestParamInfo<DType>& p) { return name_of(p.param); });

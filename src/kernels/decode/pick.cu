@@ -5,8 +5,9 @@
 // moments suggest a bound that about four times k_t scores reach, and only those, in order, go to shared
 // memory. A histogram of them finds the bucket where the count passes k_t, and the few scores in it are
 // ranked one by one. Where the bound was too high, or too many scores reach it, or the bucket holds too many
-// (ties, strange distributions), the digits of all scores, then of the positions, are counted instead. Both
-// ways find the same last key: the score and position that exactly k_t keys reach or beat.
+// (ties, strange distributions), a radix search over all scores between their extremes, then over the
+// positions of equal ones, takes its place: at most six histograms. Both ways find the same last key: the
+// score and position that exactly k_t keys reach or beat.
 //
 // With one row there is little to do and much to wait for: code is kept short (instructions come from memory
 // too) and barriers few.
@@ -28,7 +29,6 @@ constexpr int kHopperCluster = 8;
 constexpr int kRound = kThreads;  // positions that a block visits at once
 constexpr int kBuckets = kThreads;
 constexpr int kFew = kThreads;  // candidates that are ranked one by one
-constexpr int kDigits = 256;
 constexpr int kTooMany = 1 << 20;  // more than kFew; a block's warps together stay far below 2^31
 constexpr int kKept = 512;         // scores of a warp that fit in shared memory
 constexpr int kAhead = 32;         // rounds whose scores are loaded together
@@ -135,11 +135,15 @@ struct Range {
       for (int r = 0; r < kAhead; ++r) visit(ahead[r], position(first + r));
     }
   }
-  // visit(rank) for every visible score of this thread.
+  // visit(rank) for every visible score of this thread; loads are under way together.
   template <class Visit>
   __device__ __forceinline__ void each(const Visit& visit) const {
-#pragma unroll 1
-    for (int r = 0; r < rounds && position(r) < visible; ++r) visit(rank_of(load(r), position(r)));
+    float score[kAhead];
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) score[r] = load(r);
+    each_round(score, [&](float x, int position) {
+      if (x > -INFINITY) visit(rank_of(x, position));
+    });
   }
 };
 
@@ -290,41 +294,53 @@ __device__ __forceinline__ bool find_bucket(Shared& shared, int k) {
 
 // Where the list of this block's selected keys begins in the row's list.
 template <int cluster>
-__device__ __forceinline__ int selected_before(const Range& range, Shared& shared, Rank last) {
+__device__ __noinline__ int selected_before(const Range range, Shared* shared, Rank last) {
   int mine = 0;
   range.each([&](Rank rank) { mine += rank >= last; });
-  if (threadIdx.x == 0) shared.total = 0;
+  if (threadIdx.x == 0) shared->total = 0;
   __syncthreads();
   mine = __reduce_add_sync(kAll, mine);
-  if (threadIdx.x % 32 == 0) atomicAdd(&shared.total, mine);
+  if (threadIdx.x % 32 == 0) atomicAdd(&shared->total, mine);
   row_barrier<cluster>();
   int before = 0;
-  for (int c = 0; c < block_rank<cluster>(); ++c) before += read_from<cluster>(&shared.total, c);
+  for (int c = 0; c < block_rank<cluster>(); ++c) before += read_from<cluster>(&shared->total, c);
   return before;
 }
 
-// The last selected key by its digits, from the highest down.
+// The last selected key, by a radix search: first over the orders of scores, between those of the lowest and
+// the highest, then over the positions of equal ones.
 template <int cluster>
-__device__ __noinline__ Rank last_by_digits(const Range range, Shared* shared, int k) {
+__device__ __noinline__ Rank last_by_radix(const Range range, Shared* shared, int k, std::uint32_t low,
+                                           std::uint32_t high) {
+  constexpr int kBits = 9;
+  static_assert(1 << kBits == kBuckets);
   Rank prefix = 0;
   int left = k;
 #pragma unroll 1
-  for (int shift = 56; shift >= 0; shift -= 8) {
-    row_barrier<cluster>();  // nobody reads the histogram any more
-    shared->histogram[threadIdx.x] = 0;
-    __syncthreads();
-    range.each([&](Rank rank) {
-      if (shift == 56 || rank >> (shift + 8) == prefix >> (shift + 8)) {
-        atomicAdd(&shared->histogram[rank >> shift & (kDigits - 1)], 1);
-      }
-    });
-    row_barrier<cluster>();
-    find_bucket<cluster, kDigits>(*shared, left);
-    prefix |= static_cast<Rank>(shared->bucket) << shift;
-    left -= shared->above;
-    const bool whole = left == shared->inside;
-    __syncthreads();
-    if (whole) break;  // all that share the digits so far are selected
+  for (int half = 32; half >= 0; half -= 32) {  // the upper half of a rank is the order, the lower the place
+    if (half == 0) low = ~static_cast<std::uint32_t>(range.visible - 1), high = ~0u;
+#pragma unroll 1
+    while (low != high) {
+      const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
+      row_barrier<cluster>();  // nobody reads the histogram any more
+      shared->histogram[threadIdx.x] = 0;
+      __syncthreads();
+      range.each([&](Rank rank) {
+        const std::uint32_t part = static_cast<std::uint32_t>(rank >> half);
+        if ((half == 32 || rank >> 32 == prefix >> 32) && part - low <= high - low) {
+          atomicAdd(&shared->histogram[(part - low) >> shift], 1);
+        }
+      });
+      row_barrier<cluster>();
+      find_bucket<cluster, kBuckets>(*shared, left);
+      left -= shared->above;
+      low += static_cast<std::uint32_t>(shared->bucket) << shift;
+      high = min(high, low + ((1u << shift) - 1));
+      const bool whole = left == shared->inside;
+      __syncthreads();
+      if (whole) return prefix | static_cast<Rank>(low) << half;  // all that are within are selected
+    }
+    prefix |= static_cast<Rank>(low) << half;
   }
   return prefix;
 }
@@ -375,14 +391,15 @@ __device__ __noinline__ void write_from_scores(const Range range, Shared* shared
   int mine = 0;
   range.each([&](Rank rank) { mine += rank >= last; });
   base = warp_base(*shared, __reduce_add_sync(kAll, mine), base);
-#pragma unroll 1
-  for (int r = 0; r < range.rounds; ++r) {
-    const int position = range.position(r);
-    const bool chosen = position < range.visible && rank_of(range.load(r), position) >= last;
+  float score[kAhead];
+#pragma unroll
+  for (int r = 0; r < kAhead; ++r) score[r] = range.load(r);
+  range.each_round(score, [&](float x, int position) {
+    const bool chosen = x > -INFINITY && rank_of(x, position) >= last;
     const unsigned lanes = __ballot_sync(kAll, chosen);
     if (chosen) write(base + __popc(lanes & lanes_below()), position);
     base += __popc(lanes);
-  }
+  });
 }
 
 template <int cluster>
@@ -464,8 +481,8 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
     Rank last = 0;
     int base = min(range.begin, visible);
     if (k < visible) {
-      last = last_by_digits<cluster>(range, &shared, k);
-      base = selected_before<cluster>(range, shared, last);
+      last = last_by_radix<cluster>(range, &shared, k, order_of(guide.low), order_of(guide.high));
+      base = selected_before<cluster>(range, &shared, last);
     }
     row_arrive<cluster>();  // this block reads no other's memory any more
     write_from_scores(range, &shared, write, last, base);
