@@ -19,11 +19,11 @@ __global__ __launch_bounds__(kThreads) void bound_kernel(const __grid_constant__
     seen = position >> args.shift;
     if (sample_position(seen, args.shift) <= position) ++seen;
   }
-  Bound bound = {-INFINITY, 0.0f};
+  Bound bound = {-INFINITY, 0.0f, 0};
   if (seen > 0) {
     const float* const scores = reinterpret_cast<const float*>(slot_of(args, slot));
     bound = bound_from_sample(scores + static_cast<long long>(query) * args.samples, seen, position + 1,
-                              args.budget, bins[warp]);
+                              args.budget, args.list, bins[warp]);
   }
   if (threadIdx.x % 32 == 0) args.bounds[tile.row + query] = bound;
 }
@@ -51,10 +51,12 @@ struct FinishShared {
 template <int kKept>
 class Entries {
  public:
-  __device__ __forceinline__ Entries(const uint2* lists, int stride, const int* count)
+  __device__ __forceinline__ Entries(const uint2* lists, int stride, const RowPassed& passed, float low)
       : list_(lists + threadIdx.x / kListThreads * stride),
         first_(2 * static_cast<int>(threadIdx.x % kListThreads)),
-        count_(count[threadIdx.x / kListThreads]) {
+        count_(passed.count[threadIdx.x / kListThreads]),
+        stop_(passed.stop()),
+        low_(low) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       if (first_ + i * kStep < count_) kept_[i] = read(first_ + i * kStep);
@@ -74,14 +76,22 @@ class Entries {
   static constexpr int kStep = 2 * kListThreads;
 
   __device__ __forceinline__ uint4 read(int at) const { return *reinterpret_cast<const uint4*>(list_ + at); }
+  // Not all that equal the bound were collected beyond the place where they stopped: there none of them
+  // counts.
+  __device__ __forceinline__ bool counts(float score, int position) const {
+    return position <= stop_ || score != low_;
+  }
   template <class Visit>
-  static __device__ __forceinline__ void both(const uint4& pair, int left, Visit visit) {
-    if (left > 0) visit(__uint_as_float(pair.x), static_cast<int>(pair.y));
-    if (left > 1) visit(__uint_as_float(pair.z), static_cast<int>(pair.w));
+  __device__ __forceinline__ void both(const uint4& pair, int left, Visit visit) const {
+    const float first = __uint_as_float(pair.x), second = __uint_as_float(pair.z);
+    const int at = static_cast<int>(pair.y), next = static_cast<int>(pair.w);
+    if (left > 0 && counts(first, at)) visit(first, at);
+    if (left > 1 && counts(second, next)) visit(second, next);
   }
 
   const uint2* const list_;
-  const int first_, count_;
+  const int first_, count_, stop_;
+  const float low_;
   uint4 kept_[kKept > 0 ? kKept : 1];
 };
 
@@ -107,12 +117,10 @@ __device__ __forceinline__ void narrow(OrderRange& range, FinishShared& shared, 
 // The k-th highest of the scores where many are nearly equal: a radix search over scores, then, where equal
 // ones are left, over positions. Entries are read again each time, so that nobody else has to spare registers
 // for this.
-__device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, const int* counts, int k,
-                                               int visible, FinishShared& shared) {
-  const Entries<0> all(lists, stride, counts);
-  int entries = 0;
-  for (int i = 0; i < kLists; ++i) entries += counts[i];
-  OrderRange range = {0, ~0u, k, entries};
+__device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, const RowPassed& passed,
+                                               float low, int k, int visible, FinishShared& shared) {
+  const Entries<0> all(lists, stride, passed, low);
+  OrderRange range = {0, ~0u, k, visible};
   while (range.low != range.high) {
     narrow(range, shared,
            [&](auto add) { all.each([&](float score, int) { add(order_of(score)); }); });
@@ -185,6 +193,7 @@ template <class All, class Fallback>
 __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, Bound bound,
                                             FinishShared& shared, const Window& window, Fallback fallback) {
   const int thread = static_cast<int>(threadIdx.x);
+  const float from = bound.low;
   if (bound.low == -INFINITY || !(bound.scale > 0 && bound.scale < INFINITY)) bound = bound_of(all, shared);
   all.each([&](float score, int) { atomicAdd(&shared.bins[bin_of(score, bound.low, bound.scale)], 1u); });
   __syncthreads();
@@ -194,6 +203,7 @@ __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, 
   }
   __syncthreads();
   const BinPlace place = shared.place;
+  if (place.inside == 0) return {from, visible};  // fewer than k are known: see where the choice is looked at
   if (place.inside > kListFew) {
     const RowChoice choice = fallback();
     all.each([&](float score, int position) {
@@ -224,8 +234,8 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   const RowPassed& passed = args.passed[number];
   const uint2* const lists = reinterpret_cast<const uint2*>(slot_of(args, slot));
   const uint2* const own = lists + static_cast<long long>(query) * kLists * args.list;
-  const Entries<kKeptPairs> all(own, args.list, passed.count);
   const Bound bound = args.bounds[row];
+  const Entries<kKeptPairs> all(own, args.list, passed, bound.low);
 
   Window window = {shared.words, 0};
   const int used = (visible + 31) / 32;
@@ -262,8 +272,14 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
     choice = search(all, k, visible, bound, shared, window,
                     [&] {
                       if (thread == 0) count_work(args.out.work, {.fallbacks = 1});
-                      return search_radix(own, args.list, passed.count, k, visible, shared);
+                      return search_radix(own, args.list, passed, bound.low, k, visible, shared);
                     });
+  }
+  // Later ones that equal the bound may not have been collected: whether some are left over is then not known.
+  const int stop = passed.stop();
+  if (stop < visible && choice.threshold == bound.low && choice.tie_cut >= stop) {
+    if (thread == 0) args.failed[atomicAdd(args.failed_count, 1)] = row;
+    return;
   }
   if (thread == 0) write_row(args.out, row, k, k == 0 ? nan : static_cast<float>(shared.variance), choice);
   if (args.out.words == nullptr) return;

@@ -14,10 +14,12 @@ __device__ __forceinline__ int sample_position(int i, int shift) {
   return (i << shift) + static_cast<int>((hash >> 16) & ((1u << shift) - 1));
 }
 
+constexpr int kReserveStep = 16;  // entries that one tile of keys may add to a list
+
 // A lower bound of the threshold of a query that sees `visible` keys, from `count` sampled scores. It may be
-// wrong, seldom; the query is done again then.
+// wrong, seldom; the query is done again then. list: entries of one of its lists.
 __device__ __forceinline__ Bound bound_from_sample(const float* sample, int count, int visible,
-                                                   const Budget& budget, std::uint32_t* bins) {
+                                                   const Budget& budget, int list, std::uint32_t* bins) {
   const StoredRow all(sample, count);
   const float shift = sample[0];
   float low = INFINITY, high = -INFINITY, sum = 0, square = 0;
@@ -45,13 +47,19 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   const float part = static_cast<float>(count) / static_cast<float>(visible);
   const float expected = static_cast<float>(most) * part;
   const int rank = static_cast<int>(expected + kSampleMargin * sqrtf(expected) + 2.0f);
-  Bound bound = {-INFINITY, 0.0f};
+  Bound bound = {-INFINITY, 0.0f, 0};
   if (rank >= count) return bound;
-  bound.low = lower_quantile(all, count, rank, low, high, bins);
+  const OrderRange found = lower_quantile(all, count, rank, low, high, bins);
+  bound.low = from_order(found.low);
   // The threshold should fall into the middle of the bins.
   const int expected_rank = max(1, static_cast<int>(static_cast<float>(k) * part));
-  const float middle = lower_quantile(all, count, expected_rank, low, high, bins);
+  const float middle = from_order(lower_quantile(all, count, expected_rank, low, high, bins).low);
   bound.scale = static_cast<float>(kListBins / 2) / (middle - bound.low);
+  const float above = static_cast<float>(rank - found.wanted), equal = static_cast<float>(found.inside);
+  if (found.low == found.high && above + equal > 0.9f * part * static_cast<float>(kLists * list)) {
+    const float most_above = (above + kSampleMargin * sqrtf(above) + 4.0f) / part / kLists;
+    bound.reserve = min(list / 2, static_cast<int>(most_above + 4.0f * sqrtf(most_above)) + kReserveStep);
+  }
   return bound;
 }
 

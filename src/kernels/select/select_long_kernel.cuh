@@ -129,7 +129,7 @@ __global__ __launch_bounds__(kThreads, kPassBlocks) void pass_kernel(const __gri
                                  collector.template groups<true, 0, 2>(s + g * kGroupKeys, score);
                                });
                              }
-                             collector.end_tile();
+                             collector.end_tile(s, query, lists, args.list);
                              if ((s + kTileKeys) % kMomentSegment == 0) collector.end_segment(shared, query);
                            });
   if (idle) return;

@@ -11,7 +11,12 @@ namespace gsa::cuda::selecting {
 struct RowPassed {
   double sum, square;
   int count[kLists];  // entries of the lists; -1: may have overflowed
+  int last[kLists];   // of scores that equal the bound, those up to this position are in the list
+
+  // Up to where all of them are.
+  __device__ __forceinline__ int stop() const { return min(min(last[0], last[1]), min(last[2], last[3])); }
 };
+static_assert(kLists == 4);
 
 struct LongArgs {
   ScoreInput in;
@@ -61,7 +66,8 @@ class Collector {
       const std::uint64_t begin = begin_of(query, i, lists, list);
       next_[i] = static_cast<std::uint32_t>(begin);
       upper_ = static_cast<std::uint32_t>(begin >> 32);
-      full_[i] = next_[i] + 8 * static_cast<std::uint32_t>(list - kTileKeys / kLists);
+      full_[i] = full_of(begin, list);
+      stop_[i] = 0x7fffffff;
     }
   }
 
@@ -71,7 +77,10 @@ class Collector {
     shift_[0] = upper, shift_[1] = lower;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (query + 8 * i < tile.count) low_[i] = bounds[tile.row + query + 8 * i].low;
+      if (query + 8 * i >= tile.count) continue;
+      const Bound bound = bounds[tile.row + query + 8 * i];
+      low_[i] = bound.low;
+      full_[i] -= 8 * static_cast<std::uint32_t>(bound.reserve);
     }
   }
 
@@ -109,13 +118,23 @@ class Collector {
     }
   }
 
-  // The end of a tile of 64 keys: a block of the moments.
-  __device__ __forceinline__ void end_tile() {
+  // The end of a tile of 64 keys, from position s on: a block of the moments. Where a list has no room for
+  // another tile, it takes what lies above the bound as long as there is room reserved, then nothing.
+  __device__ __forceinline__ void end_tile(int s, int query, uint2* lists, int list) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       add_sums(segment_[i], block_[i]);
       block_[i] = {};
-      if (next_[i] > full_[i]) low_[i] = never();  // no room for another tile
+      if (next_[i] > full_[i]) {
+        const std::uint32_t full = full_of(begin_of(query, i, lists, list), list);
+        if (full_[i] == full) {
+          low_[i] = never();
+        } else {
+          low_[i] = from_order(order_of(low_[i]) + 1);
+          full_[i] = full;
+          stop_[i] = s + kTileKeys - 1;
+        }
+      }
     }
   }
   __device__ __forceinline__ void end_segment(PassShared& shared, int query) {
@@ -144,7 +163,8 @@ class Collector {
       asm volatile("" ::: "memory");  // append()'s stores, read by the thread that made them
       while (count > 0 && static_cast<int>(own[count - 1].y) > last_[i]) --count;
       if (count % 2 != 0) own[count] = make_uint2(0, 0);
-      passed[at].count[lane] = next_[i] > full_[i] ? -1 : count;
+      passed[at].count[lane] = next_[i] > full_of(begin_of(query, i, lists, list), list) ? -1 : count;
+      passed[at].last[lane] = stop_[i];
       if (lane == 0) passed[at].sum = shared.sums[at][0], passed[at].square = shared.sums[at][1];
     }
   }
@@ -156,10 +176,15 @@ class Collector {
     return __cvta_generic_to_global(lists + ((query + 8 * i) * kLists + threadIdx.x % 4) * list);
   }
 
+  // From there on there is no room for another tile.
+  static __device__ __forceinline__ std::uint32_t full_of(std::uint64_t begin, int list) {
+    return static_cast<std::uint32_t>(begin) + 8 * static_cast<std::uint32_t>(list - kReserveStep);
+  }
+
   ScoreSums<float> block_[2], segment_[2];
   float low_[2], shift_[2];
-  int last_[2];
-  std::uint32_t next_[2], full_[2], upper_;  // addresses; from full_ on there is no room for another tile
+  int last_[2], stop_[2];
+  std::uint32_t next_[2], full_[2], upper_;  // addresses; from full_ on end_tile() does something
 };
 
 // The tile whose slot has this number; the last tiles, which see the most keys, come first.
@@ -196,6 +221,8 @@ __device__ __forceinline__ void store_sampled(float* scores, long long stride, i
     }
   }
 }
+
+static_assert(kReserveStep == kTileKeys / kLists);
 
 constexpr int kPassBlocks = 3;  // of a multiprocessor, that run at a time
 constexpr int kHopperPassBlocks = 2;

@@ -70,7 +70,7 @@ __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_pass_kerne
       collector.template groups<false, 3, 6>(before, last);
     } else {
       collector.template groups<false, 6, 8>(before, last);
-      collector.end_tile();
+      collector.end_tile(before, query, lists, args.list);
     }
   };
   const int whole = (tile.position + first + 1) / kTileKeys;  // tiles that all queries of the warp see

@@ -15,6 +15,9 @@ constexpr std::uint32_t kAll = 0xffffffffu;
 struct Bound {
   float low;
   float scale;
+  // Where far more scores equal `low` than lists have room for: the entries of a list that are kept free for
+  // higher ones. 0: no such ties.
+  int reserve;
 };
 
 struct BinPlace {
@@ -149,11 +152,11 @@ struct OrderRange {
   }
 };
 
-// A number that at least `rank` of the scores reach and not many more: the lower end of a bin with few
-// scores. By one warp; low and high are the extremes of the scores.
+// The bin with few scores, or with equal ones, that holds the rank-th highest: its lower end is a number that
+// at least `rank` of the scores reach and not many more. By one warp; low and high are the scores' extremes.
 template <class Source>
-__device__ __forceinline__ float lower_quantile(const Source& all, int count, int rank, float low, float high,
-                                                std::uint32_t* bins) {
+__device__ __forceinline__ OrderRange lower_quantile(const Source& all, int count, int rank, float low,
+                                                     float high, std::uint32_t* bins) {
   constexpr int kEnough = 4;
   OrderRange range = {order_of(low), order_of(high), rank, count};
   while (range.low != range.high && range.inside > kEnough) {
@@ -166,7 +169,7 @@ __device__ __forceinline__ float lower_quantile(const Source& all, int count, in
     range.narrow(find_list_bin(bins, range.wanted));
     __syncwarp();
   }
-  return from_order(range.low);
+  return range;
 }
 
 }  // namespace gsa::cuda::selecting
