@@ -198,8 +198,8 @@ TEST_P(Work, OfOnePassIsBounded) {
             << work.fallbacks << " fallbacks, " << work.redone << " rows done again, of 4400\n";
   EXPECT_EQ(work.rows, work.redone);
   EXPECT_LE(work.histograms, 3 * work.redone);
-  EXPECT_LE(work.redone, 4u);
-  EXPECT_LE(work.entries, 4400u * 2 * k);
+  EXPECT_LE(work.redone, 44u);  // one in a hundred
+  EXPECT_LE(work.entries, 4400u * 3 * k);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, Work,

@@ -201,6 +201,8 @@ class Run {
   DType dtype() const { return in_.shape.dtype; }
   bool listed() const { return listed_; }
   const DeviceSequences& sequences() const { return sequences_; }
+  // On the device, once there are chunks; null: all queries count.
+  const UnionTile* sample() const { return in_.tiles.number != nullptr ? tiles_ : nullptr; }
 
   // After the needs are known.
   void make_chunks() {
@@ -307,8 +309,9 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
   auto* const bad_query = workspace.array<std::uint8_t>(queries);
   int* const query_exponent = workspace.array<int>(queries);
   int* const sequence_exponent = workspace.array<int>(static_cast<std::size_t>(run.sequences().count));
-  kl::row_facts(run.dtype(), indexer, run.sequences(), static_cast<const float*>(args.weight), bad_key,
-                bad_query, query_exponent, sequence_exponent, context);
+  kl::row_facts(run.dtype(), indexer, run.sequences(), run.sample(), static_cast<int>(run.plan.tiles.size()),
+                static_cast<const float*>(args.weight), bad_key, bad_query, query_exponent, sequence_exponent,
+                context);
   const kl::RowFacts facts{bad_key, bad_query, query_exponent, sequence_exponent};
 
   kl::Gradients gradients{.index_lse = static_cast<const float*>(args.index_lse),

@@ -12,11 +12,12 @@ __device__ __forceinline__ bool row_is_bad(const T* row, int size, int lane) {
   return bad;
 }
 
-// A warp: a key, or (beyond the keys) a query.
+// A warp: a key, or (beyond the keys) a query: of all, or of the tiles of a sample.
 template <typename T>
 __global__ void row_facts_kernel(const IndexerRows indexer, const DeviceSequences sequences,
-                                 const float* weight, std::uint8_t* bad_key, std::uint8_t* bad_query,
-                                 int* query_exponent, int* sequence_exponent) {
+                                 const UnionTile* sample, int sampled, const float* weight,
+                                 std::uint8_t* bad_key, std::uint8_t* bad_query, int* query_exponent,
+                                 int* sequence_exponent) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const int row = static_cast<int>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
   if (row < sequences.total_keys) {
@@ -25,7 +26,13 @@ __global__ void row_facts_kernel(const IndexerRows indexer, const DeviceSequence
     if (lane == 0) bad_key[row] = any ? 1 : 0;
     return;
   }
-  const int query = row - sequences.total_keys;
+  int query = row - sequences.total_keys;
+  if (sample != nullptr) {
+    if (query >= sampled * kDenseQueries) return;
+    const UnionTile tile = sample[query / kDenseQueries];
+    if (query % kDenseQueries >= tile.queries) return;
+    query = tile.first_query + query % kDenseQueries;
+  }
   if (query >= sequences.total_queries) return;
   bool bad = false;
   float largest = 0;
@@ -88,19 +95,20 @@ void zero_rows(const Rows& rows, int queries, int heads, int size, const Context
   check_launch("indexer_kl zero_rows");
 }
 
-void row_facts(DType dtype, const IndexerRows& indexer, const DeviceSequences& sequences, const float* weight,
-               std::uint8_t* bad_key, std::uint8_t* bad_query, int* query_exponent, int* sequence_exponent,
-               const Context& context) {
+void row_facts(DType dtype, const IndexerRows& indexer, const DeviceSequences& sequences,
+               const UnionTile* sample, int sampled, const float* weight, std::uint8_t* bad_key,
+               std::uint8_t* bad_query, int* query_exponent, int* sequence_exponent, const Context& context) {
   constexpr int kWarps = 8;
   const cudaStream_t stream = stream_of(context.stream);
   // Every byte 0x80: far below the least exponent, which is where readers stop.
   check(cudaMemsetAsync(sequence_exponent, 0x80, static_cast<std::size_t>(sequences.count) * sizeof(int),
                         stream),
         "indexer_kl exponents");
-  const int rows = sequences.total_keys + sequences.total_queries;
+  const int queries = sample == nullptr ? sequences.total_queries : sampled * kDenseQueries;
+  const int rows = sequences.total_keys + queries;
   const auto kernel = dtype == DType::bf16 ? row_facts_kernel<__nv_bfloat16> : row_facts_kernel<__half>;
   kernel<<<static_cast<unsigned>((rows + kWarps - 1) / kWarps), 32 * kWarps, 0, stream>>>(
-      indexer, sequences, weight, bad_key, bad_query, query_exponent, sequence_exponent);
+      indexer, sequences, sample, sampled, weight, bad_key, bad_query, query_exponent, sequence_exponent);
   check_launch("indexer_kl row_facts");
 }
 

@@ -141,10 +141,11 @@ void row_sums(DType dtype, const IndexerRows& indexer, const Chunk& chunk, float
 void combine_loss(const Chunk& chunk, const float4* sums, float* loss, float* index_lse,
                   const Context& context);
 
-// Fills facts: bad_key [keys], bad_query and query_exponent [queries], sequence_exponent [sequences].
-void row_facts(DType dtype, const IndexerRows& indexer, const DeviceSequences& sequences, const float* weight,
-               std::uint8_t* bad_key, std::uint8_t* bad_query, int* query_exponent, int* sequence_exponent,
-               const Context& context);
+// Fills facts: bad_key [keys], bad_query and query_exponent [queries], sequence_exponent [sequences]. sample:
+// the tiles whose queries count, `sampled` of them; null: all queries.
+void row_facts(DType dtype, const IndexerRows& indexer, const DeviceSequences& sequences,
+               const UnionTile* sample, int sampled, const float* weight, std::uint8_t* bad_key,
+               std::uint8_t* bad_query, int* query_exponent, int* sequence_exponent, const Context& context);
 void row_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts,
                    const Gradients& gradients, const Context& context);
 void combine_rows(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,

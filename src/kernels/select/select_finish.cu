@@ -114,27 +114,44 @@ __device__ __forceinline__ void narrow(OrderRange& range, FinishShared& shared, 
   range.narrow(shared.place);
 }
 
-// The k-th highest of the scores where many are nearly equal: a radix search over scores, then, where equal
-// ones are left, over positions. Entries are read again each time, so that nobody else has to spare registers
-// for this.
+// The wanted-th highest of the scores in one bin of many: a radix search between the lowest and the highest
+// of them, then, where equal ones are left, over positions. Entries are read again each time, so that nobody
+// else has to spare registers for this.
 __device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, const RowPassed& passed,
-                                               float low, int k, int visible, FinishShared& shared) {
-  const Entries<0> all(lists, stride, passed, low);
-  OrderRange range = {0, ~0u, k, visible};
-  while (range.low != range.high) {
-    narrow(range, shared,
-           [&](auto add) { all.each([&](float score, int) { add(order_of(score)); }); });
+                                               float from, const Bound& bound, int bin, int wanted,
+                                               int inside, int visible, FinishShared& shared) {
+  const Entries<0> all(lists, stride, passed, from);
+  const auto each = [&](auto visit) {
+    all.each([&](float score, int position) {
+      if (bin_of(score, bound.low, bound.scale) == bin) visit(order_of(score), position);
+    });
+  };
+  std::uint32_t low = ~0u, high = 0;
+  each([&](std::uint32_t order, int) { low = min(low, order), high = max(high, order); });
+  low = __reduce_min_sync(kAll, low);
+  high = __reduce_max_sync(kAll, high);
+  if (threadIdx.x % 32 == 0) {
+    shared.low[threadIdx.x / 32] = __uint_as_float(low);
+    shared.high[threadIdx.x / 32] = __uint_as_float(high);
   }
-  const std::uint32_t order = range.low;
-  const float threshold = from_order(order);
+  __syncthreads();
+  for (int w = 0; w < kFinishThreads / 32; ++w) {
+    low = min(low, __float_as_uint(shared.low[w]));
+    high = max(high, __float_as_uint(shared.high[w]));
+  }
+  OrderRange range = {low, high, wanted, inside};
+  while (range.low != range.high) {
+    narrow(range, shared, [&](auto add) { each([&](std::uint32_t order, int) { add(order); }); });
+  }
+  const float threshold = from_order(range.low);
   if (range.wanted == range.inside) return {threshold, visible - 1};
   // Earlier positions come first: they count as higher.
   const std::uint32_t last = static_cast<std::uint32_t>(visible - 1);
   OrderRange places = {0, last, range.wanted, range.inside};
   while (places.low != places.high) {
     narrow(places, shared, [&](auto add) {
-      all.each([&](float score, int position) {
-        if (order_of(score) == order) add(last - static_cast<std::uint32_t>(position));
+      each([&](std::uint32_t order, int position) {
+        if (order == range.low) add(last - static_cast<std::uint32_t>(position));
       });
     });
   }
@@ -205,7 +222,7 @@ __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, 
   const BinPlace place = shared.place;
   if (place.inside == 0) return {from, visible};  // fewer than k are known: see where the choice is looked at
   if (place.inside > kListFew) {
-    const RowChoice choice = fallback();
+    const RowChoice choice = fallback(bound, place);
     all.each([&](float score, int position) {
       if (chosen(score, position, choice)) window.set(position);
     });
@@ -270,9 +287,10 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   RowChoice choice = {k == 0 ? nan : -INFINITY, visible - 1};
   if (k > 0 && k < visible) {
     choice = search(all, k, visible, bound, shared, window,
-                    [&] {
+                    [&](const Bound& bins, const BinPlace& place) {
                       if (thread == 0) count_work(args.out.work, {.fallbacks = 1});
-                      return search_radix(own, args.list, passed, bound.low, k, visible, shared);
+                      return search_radix(own, args.list, passed, bound.low, bins, place.bin,
+                                          k - place.above, place.inside, visible, shared);
                     });
   }
   // Later ones that equal the bound may not have been collected: whether some are left over is then not known.

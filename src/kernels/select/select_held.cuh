@@ -26,6 +26,9 @@ struct alignas(16) HeldShared {
   std::uint32_t few_order[kHeldFew];
   int few_position[kHeldFew];
   int few;
+  double variance;
+  std::uint32_t row_low, row_high;
+  int k;
   int bin, above, inside;
   std::uint32_t order;
   int cut;
@@ -47,59 +50,53 @@ class HeldRow {
         visible_(visible),
         thread_(static_cast<int>(threadIdx.x)),
         warp_(thread_ / 32),
-        lane_(thread_ % 32) {
-#pragma unroll
-    for (int i = 0; i < kHeldScores; i += 2) {
-      const int s = position(i);
-      float2 pair = make_float2(0, 0);
-      if (s + 1 < visible_) {
-        pair = *reinterpret_cast<const float2*>(scores + s);
-      } else if (s < visible_) {  // the row's end: nobody wrote beyond it
-        pair.x = scores[s];
-      }
-      score_[i] = pair.x, score_[i + 1] = pair.y;
-    }
-  }
+        lane_(thread_ % 32),
+        active_(warp_ * kMomentSegment < visible) {}
 
   __device__ __forceinline__ void run(const Budget& budget, const RowOutputs& out, int row) {
+    clear_bins();
+    if (thread_ == 0) shared_.few = 0;
+    if ((warp_ + 1) * kMomentSegment <= visible_) {
+      load<true>();
+    } else {
+      load<false>();
+    }
+    __syncthreads();
+    if (warp_ == 0) decide(budget);
+    __syncthreads();
+    if (isinf(shared_.variance)) {  // squares that leave float's range, or scores that are infinite
+      __syncthreads();
+      const auto segment = careful_segment(scores_, warp_ * kMomentSegment, visible_);
+      if (lane_ == 0) shared_.segments[warp_] = segment;
+      __syncthreads();
+      if (warp_ == 0) decide(budget);
+      __syncthreads();
+    }
     const float nan = __int_as_float(0x7fc00000);
-    double variance = moments();
-    if (isinf(variance)) {
-      variance = variance_of_row(careful_segment(scores_, warp_ * kMomentSegment, visible_));
-    }
-    std::uint32_t low = ~0u, high = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) low = min(low, shared_.low[w]), high = max(high, shared_.high[w]);
-    // Orders take the place of the scores: 0, which no number has, where a position is not visible.
-#pragma unroll
-    for (int i = 0; i < kHeldScores; ++i) {
-      const std::uint32_t order = position(i) < visible_ ? order_of(score_[i]) : 0u;
-      score_[i] = __uint_as_float(order);
-    }
-    int k = 0, histograms = 0;
+    const int k = shared_.k;
+    int histograms = 0, cut = -1;
     std::uint32_t order = ~0u;  // nothing is chosen
-    int cut = -1;
     RowChoice choice = {nan, visible_ - 1};
-    if (isfinite(variance) && isfinite(from_order(low)) && isfinite(from_order(high))) {
-      k = budget_for(budget, variance, visible_);
-      if (k == visible_) {
-        order = 0;  // everything visible is
-        choice.threshold = -INFINITY;
-      } else {
-        histograms = search(k, low, high);
-        order = shared_.order, cut = shared_.cut;
-        choice = {from_order(order), cut};
-      }
+    if (k == visible_) {
+      order = 0;  // everything visible is
+      choice.threshold = -INFINITY;
+    } else if (k > 0) {
+      histograms = search(k, shared_.row_low, shared_.row_high);
+      order = shared_.order, cut = shared_.cut;
+      choice = {from_order(order), cut};
     }
     if (thread_ == 0) {
-      write_row(out, row, k, k == 0 ? nan : static_cast<float>(variance), choice);
+      write_row(out, row, k, k == 0 ? nan : static_cast<float>(shared_.variance), choice);
       count_work(out.work, {.rows = 1, .histograms = static_cast<unsigned>(histograms)});
     }
     if (out.words == nullptr) return;
     std::uint32_t* const words = out.words + row * out.words_per_query;
-    const std::uint32_t word = segment_word([&](std::uint32_t x, int position) {
-      return x > order || (x == order && position <= cut);
-    });
+    std::uint32_t word = 0;
+    if (active_) {
+      word = segment_word([&](std::uint32_t x, int position) {
+        return x > order || (x == order && position <= cut);
+      });
+    }
     if (thread_ < out.words_per_query) words[thread_] = word;
     for (long long w = kThreads + thread_; w < out.words_per_query; w += kThreads) words[w] = 0;
   }
@@ -110,23 +107,44 @@ class HeldRow {
     return warp_ * kMomentSegment + (i / 16 * 8 + lane_ / 4) * kMomentBlock + i % 16 / 2 * 8 +
            2 * (lane_ % 4) + i % 2;
   }
-  __device__ __forceinline__ std::uint32_t order(int i) const { return __float_as_uint(score_[i]); }
 
-  // The variance, in every thread, and the range of each warp's scores.
-  __device__ __forceinline__ double moments() {
-    ScoreSums<float> total;  // of chain lane % 4
-    std::uint32_t low = ~0u, high = 0;
+  __device__ __forceinline__ void clear_bins() {
+    for (int i = 4 * thread_; i < kBins; i += 4 * kThreads) {
+      *reinterpret_cast<uint4*>(shared_.bins + i) = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // Scores of this warp's segment: their sums and range to shared memory, their orders to registers; the
+  // order is 0, which no number has, where a position is not visible. whole: all are.
+  template <bool whole>
+  __device__ __forceinline__ void load() {
+    float score[kHeldScores];
+#pragma unroll
+    for (int i = 0; i < kHeldScores; i += 2) {
+      const int s = position(i);
+      float2 pair = make_float2(0, 0);
+      if (whole || s + 1 < visible_) {
+        pair = *reinterpret_cast<const float2*>(scores_ + s);
+      } else if (s < visible_) {  // the row's end: nobody wrote beyond it
+        pair.x = scores_[s];
+      }
+      score[i] = pair.x, score[i + 1] = pair.y;
+    }
     const float shift = scores_[0];
+    ScoreSums<float> total;  // of chain lane % 4
+    float low = INFINITY, high = -INFINITY;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       ScoreSums<float> chain;
 #pragma unroll
       for (int i = 16 * half; i < 16 * half + 16; ++i) {
-        if (position(i) < visible_) {
-          add_difference(chain, score_[i], shift);
-          low = min(low, order_of(score_[i]));
-          high = max(high, order_of(score_[i]));
+        const bool seen = whole || position(i) < visible_;
+        if (seen) {
+          add_difference(chain, score[i], shift);
+          low = fminf(low, score[i]);
+          high = fmaxf(high, score[i]);
         }
+        order_[i] = seen ? order_of(score[i]) : 0u;
       }
 #pragma unroll
       for (int b = 0; b < 8; ++b) {
@@ -136,25 +154,34 @@ class HeldRow {
       }
     }
     total = join_chains(total);
-    low = __reduce_min_sync(~0u, low);
-    high = __reduce_max_sync(~0u, high);
-    if (lane_ == 0) shared_.low[warp_] = low, shared_.high[warp_] = high;
-    return variance_of_row({static_cast<double>(total.sum), static_cast<double>(total.square)});
+    const std::uint32_t lowest = __reduce_min_sync(~0u, order_of(low));
+    const std::uint32_t highest = __reduce_max_sync(~0u, order_of(high));
+    if (lane_ == 0) {
+      shared_.segments[warp_] = {static_cast<double>(total.sum), static_cast<double>(total.square)};
+      shared_.low[warp_] = lowest, shared_.high[warp_] = highest;
+    }
   }
 
-  // From the sums of each warp's segment. Infinite: squares that leave the type's range, or scores that are
-  // infinite; NaN: a score is NaN.
-  __device__ __forceinline__ double variance_of_row(const ScoreSums<double>& segment) {
-    __syncthreads();  // of a first try nothing is read any more
-    if (lane_ == 0) shared_.segments[warp_] = segment;
-    __syncthreads();
-    ScoreSums<double> row;
+  // Variance, range and k of the row from its segments, by one warp. The variance is infinite where it has to
+  // be taken again with care, or where it still is; k is 0 where a score is not finite.
+  __device__ __forceinline__ void decide(const Budget& budget) {
     const int segments = (visible_ + kMomentSegment - 1) / kMomentSegment;
+    const std::uint32_t low = __reduce_min_sync(~0u, lane_ < segments ? shared_.low[lane_ % kWarps] : ~0u);
+    const std::uint32_t high = __reduce_max_sync(~0u, lane_ < segments ? shared_.high[lane_ % kWarps] : 0u);
+    if (lane_ != 0) return;
+    ScoreSums<double> row;
 #pragma unroll 1
     for (int i = 0; i < segments; ++i) add_segment(row, shared_.segments[i]);
-    if (isnan(row.square)) return row.square;
-    const double variance = variance_of(row, visible_);
-    return isfinite(variance) ? variance : static_cast<double>(INFINITY);
+    double variance = variance_of(row, visible_);
+    if (isnan(row.square)) {
+      variance = row.square;
+    } else if (!isfinite(variance)) {
+      variance = static_cast<double>(INFINITY);
+    }
+    const bool sound = isfinite(variance) && isfinite(from_order(low)) && isfinite(from_order(high));
+    shared_.k = sound ? budget_for(budget, variance, visible_) : 0;
+    shared_.variance = variance;
+    shared_.row_low = low, shared_.row_high = high;
   }
 
   // The k-th largest score, 1 <= k < visible: shared.order and shared.cut, as of a RowChoice. How many
@@ -164,15 +191,17 @@ class HeldRow {
     int inside = visible_, histograms = 0;
     while (low != high && inside > kHeldFew) {
       const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
-      for (int i = 4 * thread_; i < kBins; i += 4 * kThreads) {
-        *reinterpret_cast<uint4*>(shared_.bins + i) = make_uint4(0, 0, 0, 0);
+      if (histograms > 0) {  // the first one finds them clear
+        clear_bins();
+        __syncthreads();
       }
-      __syncthreads();
       const std::uint32_t width = high - low;
+      if (active_) {
 #pragma unroll
-      for (int i = 0; i < kHeldScores; ++i) {
-        const std::uint32_t above = order(i) - low;  // wraps around where it is less
-        if (above <= width) atomicAdd(&shared_.bins[above >> shift], 1u);
+        for (int i = 0; i < kHeldScores; ++i) {
+          const std::uint32_t above = order_[i] - low;  // wraps around where it is less
+          if (above <= width) atomicAdd(&shared_.bins[above >> shift], 1u);
+        }
       }
       __syncthreads();
       find_bin(wanted);
@@ -196,8 +225,16 @@ class HeldRow {
     static_assert(kEach * kThreads == kBins);
     const int top = kBins - 1 - thread_ * kEach;  // this thread's bins, downwards
     int mine = 0;
+    if constexpr (kEach % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) mine += static_cast<int>(shared_.bins[top - i]);
+      for (int i = 0; i < kEach; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(&shared_.bins[top - i - 3]);
+        mine += static_cast<int>(four.x + four.y + four.z + four.w);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) mine += static_cast<int>(shared_.bins[top - i]);
+    }
     int upto = mine;  // inclusive sum over threads
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -225,15 +262,15 @@ class HeldRow {
 
   // The wanted-th largest of the few scores within [low, high].
   __device__ __forceinline__ void rank_few(std::uint32_t low, std::uint32_t high, int wanted) {
-    if (thread_ == 0) shared_.few = 0;
-    __syncthreads();
     const std::uint32_t width = high - low;
+    if (active_) {
 #pragma unroll
-    for (int i = 0; i < kHeldScores; ++i) {
-      if (order(i) - low > width) continue;
-      const int at = atomicAdd(&shared_.few, 1);
-      shared_.few_order[at] = order(i);
-      shared_.few_position[at] = position(i);
+      for (int i = 0; i < kHeldScores; ++i) {
+        if (order_[i] - low > width) continue;
+        const int at = atomicAdd(&shared_.few, 1);
+        shared_.few_order[at] = order_[i];
+        shared_.few_position[at] = position(i);
+      }
     }
     __syncthreads();
     const int few = shared_.few;
@@ -257,7 +294,8 @@ class HeldRow {
 
   // Many equal scores, `inside` of them, of which the first `wanted` are taken.
   __device__ __forceinline__ void find_equal(std::uint32_t order, int wanted, int inside) {
-    const std::uint32_t word = segment_word([&](std::uint32_t x, int) { return x == order; });
+    const std::uint32_t word =
+        active_ ? segment_word([&](std::uint32_t x, int) { return x == order; }) : 0u;
     int upto = __popc(word);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -287,7 +325,7 @@ class HeldRow {
       std::uint32_t bits = 0;
 #pragma unroll
       for (int i = 8 * w; i < 8 * w + 8; ++i) {
-        const bool in = test(order(i), position(i));
+        const bool in = test(order_[i], position(i));
         bits |= static_cast<std::uint32_t>(in) << (i % 8 / 2 * 8 + i % 2);
       }
       bits <<= 2 * (lane_ % 4);
@@ -304,7 +342,8 @@ class HeldRow {
   HeldShared<kWarps>& shared_;
   const float* const scores_;
   const int visible_, thread_, warp_, lane_;
-  float score_[kHeldScores];
+  const bool active_;  // some of the warp's positions are visible
+  std::uint32_t order_[kHeldScores];
 };
 
 }  // namespace gsa::cuda::selecting
