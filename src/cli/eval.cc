@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Options {
   std::vector<std::string> measures;
   std::vector<std::int64_t> lengths;
   std::int64_t stride = 0, tokens = 0, batch_tokens = 8192;
+  std::optional<std::int64_t> oracle_queries;
   std::string device = "auto", dtype = "auto";
   std::int64_t threads = 0;
 };
@@ -52,7 +54,9 @@ sinks        The share of attention that goes to the first token, by layer and h
 selection    "kept": the share of dense attention's mass that falls on the selected keys; "choosing": the share of queries
              that leave keys out, and the mass that "theirs" keep; how many keys queries take; and "∪ 16": the keys that
              16 neighbouring queries select together, over the keys of one. In --phase warmup attention is dense and the
-             selection is the one that the indexer would make.
+             selection is the one that the indexer would make. Beside it the oracle's, the best selection with as many
+             keys: its mass, the share of it that is kept (the indexer's fault) and of its keys that are selected
+             ("recall"), over queries that leave keys out, of --oracle-queries in each window.
 
 Memory grows linearly with --length. docs/evaluation.md has the formulas.
 
@@ -133,6 +137,13 @@ EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& 
   result.perplexity = all || asked("perplexity");
   result.sinks = all || asked("sinks");
   result.selection = asked("selection") || (all && result.phase.value_or(usual) != nn::Phase::dense);
+  if (options.oracle_queries) {
+    if (!result.selection) {
+      throw UsageError(
+          "--oracle-queries: expected the measure selection, which it is a part of, got a run without it");
+    }
+    result.oracle_queries = *options.oracle_queries;
+  }
   result.windows.batch_tokens = options.batch_tokens;
   result.windows.predictions = options.tokens;
   return result;
@@ -231,6 +242,7 @@ int evaluate_model(const Options& options) {
   watch_interrupts();
   if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
   const std::unique_ptr<Documents> documents = open_documents(options);
+  evaluate_options(options, chosen_config(options.model));  // refuses before the weights are read
   Subject subject = load_subject(options);
   const std::vector<std::int64_t> lengths = lengths_of(options, subject.model->config());
   const bool tables = options.json != "-";
@@ -305,6 +317,13 @@ void add_eval(CLI::App& app, Run& run) {
   command
       ->add_option("--phase", options->phase,
                    "attention as in training: dense, warmup or sparse; default: sparse where the model is")
+      ->group(kMeasures);
+  command
+      ->add_option("--oracle-queries", options->oracle_queries,
+                   concat("queries of a window that are measured beside the oracle, spread evenly; 0: all. "
+                          "Default: ",
+                          OracleOptions().queries))
+      ->check(whole_in(0, 1ull << 40))
       ->group(kMeasures);
   const char* kChanges = "Changes to the model";
   command->add_option("--k", options->model.k, "keys a query attends to (k_base)")->group(kChanges);

@@ -110,6 +110,30 @@ void print_selection(const Report& report, std::ostream& out) {
   table.print(out);
 }
 
+void print_oracle(const Report& report, std::ostream& out) {
+  const SelectionQuality& quality = *report.selection;
+  Table table({concat("the oracle's at ", grouped(report.length)), "kept", "oracle", "kept / oracle",
+               "recall", "queries"});
+  table.line();
+  for (std::size_t i = 0; i < quality.layers.size(); ++i) {
+    const OracleTotals& oracle = quality.layers[i].oracle;
+    table.row({concat("layer ", i), share(oracle.kept_mass()), share(oracle.oracle_mass()),
+               share(oracle.kept_over_oracle()), share(oracle.recall()), grouped(oracle.queries)});
+  }
+  table.line();
+  table.row({"mean", "", "", share(quality.kept_over_oracle_mean()), share(quality.recall_mean())});
+  if (const auto worst = quality.worst_layer()) {
+    table.row(
+        {concat("worst, layer ", *worst), "", "", share(quality.layers[*worst].oracle.kept_over_oracle())});
+  }
+  table.print(out);
+  out << "over queries that leave keys out";
+  if (*report.oracle_queries > 0) {
+    out << ", among " << grouped(*report.oracle_queries) << " of each window (--oracle-queries 0: all)";
+  }
+  out << '\n';
+}
+
 }  // namespace
 
 void print_reports(const std::vector<Report>& reports, std::ostream& out) {
@@ -124,6 +148,10 @@ void print_reports(const std::vector<Report>& reports, std::ostream& out) {
     }
     if (report.selection) {
       print_selection(report, out);
+      out << '\n';
+    }
+    if (report.oracle_queries) {
+      print_oracle(report, out);
       out << '\n';
     }
   }

@@ -101,6 +101,25 @@ std::string kept_mass(const SelectionQuality& quality) {
   return to_svg(map);
 }
 
+std::string oracle(const SelectionQuality& quality) {
+  LineChart chart{.title = "The selection beside the oracle's",
+                  .description =
+                      "Dense attention's mass on the selected keys and on the best keys, and the "
+                      "share of the best keys that are selected, in each layer.",
+                  .x = {.label = "layer", .whole = true},
+                  .y = {.label = "share", .unit = Unit::share, .low = 0, .high = 1}};
+  const std::pair<const char*, double (OracleTotals::*)() const> lines[] = {
+      {"oracle's mass", &OracleTotals::oracle_mass},
+      {"kept mass", &OracleTotals::kept_mass},
+      {"oracle's keys found", &OracleTotals::recall}};
+  for (const auto& [name, value] : lines) {
+    chart.series.push_back(over_layers(name, quality.layers, [value = value](const LayerSelection& layer) {
+      return (layer.oracle.*value)();
+    }));
+  }
+  return to_svg(chart);
+}
+
 std::string key_histogram(const SelectionQuality& quality) {
   const KeyHistogram bins = histogram(quality, 40);
   std::vector<double> shares(bins.edges.size() - 1);
@@ -177,6 +196,7 @@ std::vector<NamedChart> charts_of(const std::vector<Report>& reports) {
     if (report.selection) {
       const SelectionQuality& quality = *report.selection;
       add("kept-mass", kept_mass(quality));
+      if (std::isfinite(quality.kept_over_oracle_mean())) add("oracle", oracle(quality));
       add("key-histogram", key_histogram(quality));
       add("keys-by-layer", keys_by_layer(quality));
       const bool tiles = std::isfinite(quality.layers.front().union_over_k.front());

@@ -15,7 +15,8 @@ struct NamedChart {
 };
 
 // Of what the reports hold, each at another length: perplexity over the length where there are several; first
-// token's share and kept mass by layer and head; gates, largest activations, k_t and unions by layer.
+// token's share and kept mass by layer and head; the oracle's mass, gates, largest activations, k_t and
+// unions by layer.
 std::vector<NamedChart> charts_of(const std::vector<Report>& reports);
 
 }  // namespace gsa::eval

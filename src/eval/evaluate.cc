@@ -22,6 +22,9 @@ nn::Phase checked_phase(const nn::Model& model, const EvaluateOptions& options) 
     bad_argument("eval", "selection", "a model with an indexer, in phase warmup or sparse",
                  sparse ? "phase dense" : "a model without an indexer");
   }
+  if (options.oracle_queries < 0) {
+    bad_argument("eval", "oracle_queries", "0 (all) or more", concat(options.oracle_queries));
+  }
   if (!options.perplexity && !options.sinks && !options.selection) {
     bad_argument("eval", "options", "perplexity, sinks or selection", "none of them");
   }
@@ -35,7 +38,8 @@ Tensor tensor_of(std::vector<std::int64_t>& values) {
 // Meters of what is wanted, and the observers that feed them.
 class Meters {
  public:
-  Meters(const nn::ModelConfig& config, const EvaluateOptions& options, nn::Phase phase) : phase_(phase) {
+  Meters(const nn::ModelConfig& config, const EvaluateOptions& options, nn::Phase phase)
+      : phase_(phase), oracle_(options.oracle), oracle_options_{.queries = options.oracle_queries} {
     if (options.sinks) sinks_.emplace(config);
     if (options.selection) selection_.emplace(config);
   }
@@ -66,8 +70,10 @@ class Meters {
     std::optional<MaskFacts> facts;
     if (selection_) {
       const ComparedSelection selection = compare_with_dense(view);
-      facts = read_masks(view.starts, *view.indexer, {selection.k_t, selection.threshold, selection.tie_cut});
-      selection_->see_attention(layer, view, selection, *facts);
+      const SelectionRows rows{selection.k_t, selection.threshold, selection.tie_cut};
+      facts = read_masks(view.starts, *view.indexer, rows);
+      const OracleTotals oracle = oracle_ ? compare_with_oracle(view, rows, oracle_options_) : OracleTotals{};
+      selection_->see_attention(layer, view, selection, *facts, oracle);
     } else if (sparse) {
       facts = read_masks(view.starts, *view.indexer, {view.k_t, view.threshold, view.tie_cut});
     }
@@ -76,6 +82,8 @@ class Meters {
   }
 
   nn::Phase phase_;
+  bool oracle_;
+  OracleOptions oracle_options_;
   std::optional<SinkMeter> sinks_;
   std::optional<SelectionMeter> selection_;
 };
@@ -118,6 +126,7 @@ Report evaluate(nn::Model model, const Documents& documents, const EvaluateOptio
   }
   if (options.perplexity) report.perplexity = perplexity;
   meters.report(report);
+  if (options.selection && options.oracle) report.oracle_queries = options.oracle_queries;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }

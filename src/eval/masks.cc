@@ -40,6 +40,18 @@ void add_unions(const Tensor& mask, const Tensor& k_t, std::array<UnionTotals, k
 
 }  // namespace
 
+Tensor mask_words(std::int64_t begin, const QueryRun& run, const ops::IndexerInputs& indexer,
+                  const SelectionRows& rows) {
+  const auto queries = [&](const Tensor& x) {
+    return x.narrow(0, begin + run.first, run.count).unsqueeze(0);
+  };
+  ops::IndexerInputs part = indexer;
+  part.q = queries(indexer.q);
+  part.w = queries(indexer.w);
+  part.k = indexer.k.narrow(0, begin, run.first + run.count).unsqueeze(0);  // later keys are not visible
+  return ops::select_mask(part, queries(rows.threshold), queries(rows.tie_cut)).squeeze(0);
+}
+
 MaskFacts read_masks(const Tensor& starts, const ops::IndexerInputs& indexer, const SelectionRows& rows,
                      std::int64_t stretch_words) {
   const auto bounds = starts.accessor<std::int64_t, 1>();
@@ -51,12 +63,7 @@ MaskFacts read_masks(const Tensor& starts, const ops::IndexerInputs& indexer, co
     const std::int64_t step = std::max(kAlign, fitting);
     for (std::int64_t first = 0; first < length; first += step) {
       const std::int64_t count = std::min(step, length - first);
-      const auto queries = [&](const Tensor& x) { return x.narrow(0, begin + first, count).unsqueeze(0); };
-      ops::IndexerInputs part = indexer;
-      part.q = queries(indexer.q);
-      part.w = queries(indexer.w);
-      part.k = indexer.k.narrow(0, begin, first + count).unsqueeze(0);  // later keys are not visible
-      const Tensor mask = ops::select_mask(part, queries(rows.threshold), queries(rows.tie_cut)).squeeze(0);
+      const Tensor mask = mask_words(begin, {first, count}, indexer, rows);
       facts.has_first.narrow(0, begin + first, count).copy_(mask.select(1, 0).bitwise_and(1));
       add_unions(mask, rows.k_t.narrow(0, begin + first, count), facts.unions);
     }

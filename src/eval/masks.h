@@ -36,6 +36,15 @@ struct MaskFacts {
 struct SelectionRows {
   const at::Tensor &k_t, &threshold, &tie_cut;
 };
+// Consecutive queries of a sequence.
+struct QueryRun {
+  std::int64_t first = 0, count = 0;
+  bool operator==(const QueryRun&) const = default;
+};
+// Their bit masks, int32 [count, ceil((first + count) / 32)], in the sequence that starts at row `begin`.
+at::Tensor mask_words(std::int64_t begin, const QueryRun& run, const ops::IndexerInputs& indexer,
+                      const SelectionRows& rows);
+
 // stretch_words: of mask that exist at a time, 4 bytes each; there is room for 64 queries whatever it says.
 MaskFacts read_masks(const at::Tensor& starts, const ops::IndexerInputs& indexer, const SelectionRows& rows,
                      std::int64_t stretch_words = 16 << 20);

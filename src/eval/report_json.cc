@@ -49,11 +49,34 @@ OrderedJson to_json(const KeyCounts& k_t) {
   return json;
 }
 
-OrderedJson to_json(const SelectionQuality& quality) {
+OrderedJson to_json(const OracleTotals& totals) {
+  OrderedJson json;
+  json["queries"] = totals.queries;
+  json["kept_mass"] = totals.kept_mass();
+  json["oracle_mass"] = totals.oracle_mass();
+  json["kept_over_oracle"] = totals.kept_over_oracle();
+  json["recall"] = totals.recall();
+  return json;
+}
+
+OrderedJson oracle_summary(const SelectionQuality& quality, std::int64_t queries_of_window) {
+  OrderedJson json;
+  json["queries_of_window"] = queries_of_window;
+  json["kept_over_oracle_mean"] = quality.kept_over_oracle_mean();
+  const std::optional<std::size_t> worst = quality.worst_layer();
+  json["kept_over_oracle_worst"] =
+      worst ? OrderedJson(quality.layers[*worst].oracle.kept_over_oracle()) : OrderedJson();
+  json["worst_layer"] = worst ? OrderedJson(*worst) : OrderedJson();
+  json["recall_mean"] = quality.recall_mean();
+  return json;
+}
+
+OrderedJson to_json(const SelectionQuality& quality, std::optional<std::int64_t> oracle_queries) {
   OrderedJson json;
   json["kept_mass_mean"] = quality.kept_mass_mean();
   json["k_mean"] = quality.k_mean();
   json["queries"] = quality.queries;
+  if (oracle_queries) json["oracle"] = oracle_summary(quality, *oracle_queries);
   const KeyHistogram bins = histogram(quality, 64);
   json["k_t_edges"] = bins.edges;
   for (std::size_t i = 0; i < quality.layers.size(); ++i) {
@@ -63,6 +86,7 @@ OrderedJson to_json(const SelectionQuality& quality) {
     entry["kept_mass"] = layer.kept_mass;
     entry["kept_mass_of_choosing"] = layer.kept_mass_of_choosing;
     entry["choosing"] = layer.choosing;
+    if (oracle_queries) entry["oracle"] = to_json(layer.oracle);
     entry["k_t"] = to_json(layer.k_t);
     entry["k_t"]["counts"] = bins.counts[i];
     for (std::size_t t = 0; t < kTiles.size(); ++t) {
@@ -86,7 +110,7 @@ OrderedJson to_json(const Report& report) {
   json["seconds"] = report.seconds;
   if (report.perplexity) json["perplexity"] = to_json(*report.perplexity);
   if (report.sinks) json["sinks"] = to_json(*report.sinks);
-  if (report.selection) json["selection"] = to_json(*report.selection);
+  if (report.selection) json["selection"] = to_json(*report.selection, report.oracle_queries);
   return json;
 }
 

@@ -14,6 +14,18 @@ using at::Tensor;
 
 double ratio(double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); }
 
+// Of what value() says of a layer's totals, over layers where a query leaves keys out.
+template <typename Value>
+double mean_over_choosing(const std::vector<LayerSelection>& layers, const Value& value) {
+  double sum = 0, count = 0;
+  for (const LayerSelection& layer : layers) {
+    if (layer.oracle.queries == 0) continue;
+    sum += value(layer.oracle);
+    count += 1;
+  }
+  return ratio(sum, count);
+}
+
 }  // namespace
 
 void KeyCounts::add(const Tensor& k_t) {
@@ -62,6 +74,25 @@ double SelectionQuality::k_mean() const {
   return ratio(sum, static_cast<double>(layers.size()));
 }
 
+double SelectionQuality::kept_over_oracle_mean() const {
+  return mean_over_choosing(layers, [](const OracleTotals& oracle) { return oracle.kept_over_oracle(); });
+}
+
+double SelectionQuality::recall_mean() const {
+  return mean_over_choosing(layers, [](const OracleTotals& oracle) { return oracle.recall(); });
+}
+
+std::optional<std::size_t> SelectionQuality::worst_layer() const {
+  std::optional<std::size_t> worst;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].oracle.queries == 0) continue;
+    const double share = layers[i].oracle.kept_over_oracle();
+    if (std::isnan(share)) return i;
+    if (!worst || share < layers[*worst].oracle.kept_over_oracle()) worst = i;
+  }
+  return worst;
+}
+
 KeyHistogram histogram(const SelectionQuality& quality, int bins) {
   std::int64_t low = std::numeric_limits<std::int64_t>::max(), high = 0;
   for (const LayerSelection& layer : quality.layers) {
@@ -106,7 +137,8 @@ SelectionMeter::SelectionMeter(const nn::ModelConfig& config)
 }
 
 void SelectionMeter::see_attention(std::int64_t index, const nn::AttentionView& view,
-                                   const ComparedSelection& selection, const MaskFacts& facts) {
+                                   const ComparedSelection& selection, const MaskFacts& facts,
+                                   const OracleTotals& oracle) {
   Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Tensor sums = selection.kept.sum(0, /*keepdim=*/false, at::kDouble).to(at::kCPU);
   for (std::size_t h = 0; h < layer.kept.size(); ++h) {
@@ -118,6 +150,7 @@ void SelectionMeter::see_attention(std::int64_t index, const nn::AttentionView& 
   layer.queries += selection.k_t.numel();
   layer.k_t.add(selection.k_t);
   for (std::size_t i = 0; i < kTiles.size(); ++i) layer.unions[i].add(facts.unions[i]);
+  layer.oracle.add(oracle);
 }
 
 SelectionQuality SelectionMeter::result() const {
@@ -132,6 +165,7 @@ SelectionQuality SelectionMeter::result() const {
     for (std::size_t i = 0; i < kTiles.size(); ++i) {
       result.union_over_k[i] = ratio(layer.unions[i].keys, layer.unions[i].budget);
     }
+    result.oracle = layer.oracle;
     quality.layers.push_back(std::move(result));
   }
   quality.queries = layers_.front().queries;

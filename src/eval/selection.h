@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "eval/masks.h"
+#include "eval/oracle.h"
 #include "nn/model_config.h"
 
 namespace gsa::eval {
@@ -46,6 +47,8 @@ struct LayerSelection {
   // where no sequence is as long as the tile.
   std::array<double, kTiles.size()> union_over_k = {};
 
+  OracleTotals oracle;  // over queries that leave keys out, those that were measured; none: not measured
+
   double kept_mass_mean() const;  // over heads
 };
 
@@ -55,6 +58,10 @@ struct SelectionQuality {
 
   double kept_mass_mean() const;  // over layers and heads
   double k_mean() const;          // over layers
+  // Over layers with queries that leave keys out; NaN where there are none, or where a layer's is.
+  double kept_over_oracle_mean() const;
+  double recall_mean() const;
+  std::optional<std::size_t> worst_layer() const;  // the one of these that keeps least of the oracle's mass
 };
 
 // k_t in bins with edges at round numbers, at most `bins`, the same for all layers.
@@ -78,7 +85,7 @@ class SelectionMeter {
   explicit SelectionMeter(const nn::ModelConfig& config);
 
   void see_attention(std::int64_t layer, const nn::AttentionView& view, const ComparedSelection& selection,
-                     const MaskFacts& facts);
+                     const MaskFacts& facts, const OracleTotals& oracle);
 
   SelectionQuality result() const;
 
@@ -89,6 +96,7 @@ class SelectionMeter {
     std::int64_t queries = 0, choosing = 0;
     KeyCounts k_t;
     std::array<UnionTotals, kTiles.size()> unions;
+    OracleTotals oracle;
   };
   std::vector<Layer> layers_;
 };

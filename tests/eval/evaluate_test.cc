@@ -198,6 +198,16 @@ void expect_selection(const SelectionQuality& quality,
       }
     }
     const LayerSelection& measured = quality.layers[layer];
+    OracleTotals oracle;
+    for (const ExplicitSequence& sequence : layers[layer]) {
+      oracle.add(testing::explicit_oracle(sequence, {{0, sequence.length}}));
+    }
+    EXPECT_EQ(measured.oracle.queries, choosing);
+    EXPECT_NEAR(measured.oracle.kept_mass(), oracle.kept_mass(), 1e-9);
+    EXPECT_NEAR(measured.oracle.kept_mass(), measured.kept_mass_of_choosing, 1e-9);
+    EXPECT_NEAR(measured.oracle.oracle_mass(), oracle.oracle_mass(), 1e-9);
+    EXPECT_NEAR(measured.oracle.recall(), oracle.recall(), 1e-9);
+    EXPECT_LT(measured.oracle.kept_over_oracle(), 1) << "the indexer knows best: the test says nothing";
     EXPECT_GT(choosing, 0) << "nothing is left out: the test says nothing";
     for (std::size_t h = 0; h < heads; ++h) {
       EXPECT_NEAR(measured.kept_mass[h], kept[h] / static_cast<double>(queries), 1e-9);
@@ -307,6 +317,7 @@ TEST(EvaluateModel, StaysAsItWas) {
   EXPECT_EQ(a.perplexity->nats, b.perplexity->nats);
   EXPECT_EQ(a.sinks->layers[1].first_token, b.sinks->layers[1].first_token);
   EXPECT_EQ(a.selection->layers[1].kept_mass, b.selection->layers[1].kept_mass);
+  EXPECT_EQ(a.selection->layers[1].oracle.oracle, b.selection->layers[1].oracle.oracle);
 }
 
 TEST(EvaluateNotFinite, StaysVisible) {
@@ -323,6 +334,11 @@ TEST(EvaluateNotFinite, StaysVisible) {
   EXPECT_TRUE(std::isnan(report.sinks->largest()));
   EXPECT_TRUE(std::isnan(report.sinks->layers[0].first_token[2]));
   EXPECT_TRUE(std::isnan(report.selection->layers[0].kept_mass[2]));
+  EXPECT_TRUE(std::isnan(report.selection->layers[0].oracle.kept_mass()));
+  EXPECT_TRUE(std::isnan(report.selection->layers[0].oracle.oracle_mass()));
+  EXPECT_TRUE(std::isnan(report.selection->layers[0].oracle.recall()));
+  EXPECT_TRUE(std::isnan(report.selection->kept_over_oracle_mean()));
+  EXPECT_EQ(report.selection->worst_layer(), 0u);
   EXPECT_EQ(report.selection->layers[0].k_t.min(), 0);  // such a query selects nothing
 }
 
@@ -335,6 +351,8 @@ TEST(EvaluateErrors, SayWhatIsExpected) {
   expect_error([&] { evaluate(bytes, documents, {.perplexity = false}); },
                {"perplexity, sinks or selection"});
   expect_error([&] { evaluate(bytes, documents, {.windows = {.length = 8, .stride = 9}}); }, {"stride"});
+  expect_error([&] { evaluate(bytes, documents, {.selection = true, .oracle_queries = -1}); },
+               {"oracle_queries", "0 (all) or more", "-1"});
 }
 
 TEST(EvaluateProgress, TellsHowFarAndCanStop) {

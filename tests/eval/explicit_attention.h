@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "eval/oracle.h"
 #include "nn/attention.h"
 
 namespace gsa::eval::testing {
@@ -19,14 +20,19 @@ struct ExplicitSequence {
   std::vector<std::vector<std::vector<double>>> dense;  // [head][query][key], softmax over all visible keys
 };
 
-// The k_t keys of highest score, equal ones in the order of positions, from the matrix of scores.
-inline std::set<std::int64_t> best_keys(const at::Tensor& scores, std::int64_t visible, std::int64_t k) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(visible));
+// The k keys of highest score, equal ones in the order of positions.
+inline std::set<std::int64_t> best_keys(const std::vector<double>& scores, std::int64_t k) {
+  std::vector<std::int64_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto score = [&](std::int64_t s) { return scores[s].item<double>(); };
+  const auto score = [&](std::int64_t s) { return scores[static_cast<std::size_t>(s)]; };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int64_t a, std::int64_t b) { return score(a) > score(b); });
   return {order.begin(), order.begin() + k};
+}
+
+inline std::vector<double> vector_of(const at::Tensor& row) {
+  const at::Tensor values = row.to(at::kDouble).contiguous();
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
 }
 
 // k_t: int [T], how many keys each query selects; undefined: all.
@@ -50,8 +56,9 @@ inline std::vector<ExplicitSequence> explicit_attention(const nn::AttentionView&
     for (std::int64_t t = 0; t < length; ++t) {
       std::set<std::int64_t> all;
       for (std::int64_t s = 0; s <= t; ++s) all.insert(s);
-      sequence.selected.push_back(
-          k_t.defined() ? best_keys(scores[t], t + 1, k_t[begin + t].item<std::int64_t>()) : all);
+      sequence.selected.push_back(k_t.defined() ? best_keys(vector_of(scores[t].narrow(0, 0, t + 1)),
+                                                            k_t[begin + t].item<std::int64_t>())
+                                                : all);
     }
     const at::Tensor q = rows(view.q).to(at::kDouble), k = rows(view.k).to(at::kDouble);
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -59,8 +66,7 @@ inline std::vector<ExplicitSequence> explicit_attention(const nn::AttentionView&
           q.select(1, h).mm(k.select(1, h / group).t()) / std::sqrt(static_cast<double>(view.q.size(2)));
       std::vector<std::vector<double>> matrix;
       for (std::int64_t t = 0; t < length; ++t) {
-        const at::Tensor row = torch::softmax(logits[t].narrow(0, 0, t + 1), 0).contiguous();
-        matrix.emplace_back(row.const_data_ptr<double>(), row.const_data_ptr<double>() + t + 1);
+        matrix.push_back(vector_of(torch::softmax(logits[t].narrow(0, 0, t + 1), 0)));
       }
       sequence.dense.push_back(std::move(matrix));
     }
@@ -74,6 +80,39 @@ inline double kept(const ExplicitSequence& sequence, std::size_t h, std::size_t 
   double sum = 0;
   for (const std::int64_t s : sequence.selected[t]) sum += sequence.dense[h][t][static_cast<std::size_t>(s)];
   return sum;
+}
+
+// Dense attention of query t averaged over heads.
+inline std::vector<double> averaged(const ExplicitSequence& sequence, std::size_t t) {
+  std::vector<double> p(t + 1);
+  for (const auto& head : sequence.dense) {
+    for (std::size_t s = 0; s <= t; ++s) p[s] += head[t][s];
+  }
+  for (double& value : p) value /= static_cast<double>(sequence.dense.size());
+  return p;
+}
+
+// The selection beside the oracle's, over those of the queries that leave keys out.
+inline OracleTotals explicit_oracle(const ExplicitSequence& sequence, const std::vector<QueryRun>& queries) {
+  OracleTotals totals;
+  for (const QueryRun& run : queries) {
+    for (std::int64_t at = run.first; at < run.first + run.count; ++at) {
+      const auto t = static_cast<std::size_t>(at);
+      const std::set<std::int64_t>& selected = sequence.selected[t];
+      if (selected.size() == t + 1) continue;
+      const std::vector<double> p = averaged(sequence, t);
+      const auto best = best_keys(p, static_cast<std::int64_t>(selected.size()));
+      double found = 0;
+      for (const std::int64_t s : best) {
+        totals.oracle += p[static_cast<std::size_t>(s)];
+        found += selected.contains(s) ? 1 : 0;
+      }
+      for (const std::int64_t s : selected) totals.kept += p[static_cast<std::size_t>(s)];
+      totals.found += found / static_cast<double>(selected.size());
+      ++totals.queries;
+    }
+  }
+  return totals;
 }
 
 // Share of the sparse attention of head h and query t that falls on the first token.

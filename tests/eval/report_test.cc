@@ -33,7 +33,7 @@ std::set<std::string> names_of(const std::vector<NamedChart>& charts) {
 
 TEST(Charts, ShowEverythingThatAReportHolds) {
   const std::vector<NamedChart> gsa = charts_of({report_of(nn::AttentionConfig::gsa(), 100)});
-  EXPECT_EQ(names_of(gsa), (std::set<std::string>{"first-token", "gates", "residual", "kept-mass",
+  EXPECT_EQ(names_of(gsa), (std::set<std::string>{"first-token", "gates", "residual", "kept-mass", "oracle",
                                                   "key-histogram", "keys-by-layer", "unions"}));
   EXPECT_EQ(names_of(charts_of({report_of(nn::AttentionConfig::standard(), 100)})),
             (std::set<std::string>{"first-token", "residual"}));
@@ -55,6 +55,16 @@ TEST(Charts, LeaveOutUnionsWhereNoWindowHoldsATile) {
   EXPECT_TRUE(charts.contains("kept-mass"));
 }
 
+TEST(Oracle, IsNullWhereNoQueryLeavesKeysOut) {
+  const Report report = report_of(nn::AttentionConfig::gsa(), 4);  // the smallest budget is 4
+  EXPECT_FALSE(names_of(charts_of({report})).contains("oracle"));
+  const OrderedJson json = OrderedJson::parse(to_json(report).dump())["selection"];
+  EXPECT_TRUE(json["oracle"]["kept_over_oracle_mean"].is_null());
+  EXPECT_TRUE(json["oracle"]["worst_layer"].is_null());
+  EXPECT_TRUE(json["layers"][0]["oracle"]["oracle_mass"].is_null());
+  EXPECT_EQ(json["layers"][0]["oracle"]["queries"], 0);
+}
+
 TEST(ReportJson, HasWhatWasMeasured) {
   const Report report = report_of(nn::AttentionConfig::gsa(), 40);
   const OrderedJson json = OrderedJson::parse(to_json(report).dump());
@@ -64,6 +74,17 @@ TEST(ReportJson, HasWhatWasMeasured) {
   EXPECT_EQ(json["sinks"]["layers"].size(), 3u);
   EXPECT_EQ(json["sinks"]["layers"][1]["first_token"].size(), 4u);
   EXPECT_EQ(json["sinks"]["residual"].size(), 4u);
+  const OrderedJson& oracle = json["selection"]["oracle"];
+  EXPECT_EQ(oracle["queries_of_window"], 512);
+  EXPECT_DOUBLE_EQ(oracle["kept_over_oracle_mean"].get<double>(), report.selection->kept_over_oracle_mean());
+  EXPECT_DOUBLE_EQ(oracle["recall_mean"].get<double>(), report.selection->recall_mean());
+  const OrderedJson& worst = json["selection"]["layers"][oracle["worst_layer"].get<std::size_t>()]["oracle"];
+  EXPECT_EQ(oracle["kept_over_oracle_worst"], worst["kept_over_oracle"]);
+  EXPECT_LE(worst["kept_over_oracle"].get<double>(), oracle["kept_over_oracle_mean"].get<double>());
+  EXPECT_DOUBLE_EQ(worst["kept_mass"].get<double>() / worst["oracle_mass"].get<double>(),
+                   worst["kept_over_oracle"].get<double>());
+  EXPECT_GT(worst["queries"].get<std::int64_t>(), 0);
+  EXPECT_GT(worst["recall"].get<double>(), 0);
   const OrderedJson& layer = json["selection"]["layers"][2];
   EXPECT_DOUBLE_EQ(layer["kept_mass"][3].get<double>(), report.selection->layers[2].kept_mass[3]);
   EXPECT_TRUE(layer["union_over_k"]["64"].is_null());  // no window holds 64 queries

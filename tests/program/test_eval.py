@@ -72,6 +72,10 @@ def test_figures_fit_together(trained):
             assert 0 < layer["value_gate"] < 1 and 0 < layer["output_gate"] < 1
         for layer in entry["selection"]["layers"]:
             assert all(0 < share <= 1 + 1e-5 for share in layer["kept_mass"])
+            oracle = layer["oracle"]
+            assert 0 < oracle["kept_mass"] <= oracle["oracle_mass"] < 1 and 0 < oracle["recall"] <= 1
+            assert oracle["queries"] == pytest.approx(layer["choosing"] * entry["selection"]["queries"])
+            assert oracle["kept_mass"] == pytest.approx(layer["kept_mass_of_choosing"], rel=1e-4)
             assert 1 <= layer["k_t"]["min"] <= layer["k_t"]["p50"] <= layer["k_t"]["max"] <= 32
     # Only windows of 48 hold 32 neighbouring queries, and none holds 64.
     shorter, longer = (entry["selection"]["layers"][0]["union_over_k"] for entry in result["reports"])
@@ -108,6 +112,12 @@ def test_changes_to_the_model(trained):
     many = selection("--k", 64, "--k-min", 64, "--k-max", 64, "--budget", "fixed")
     assert few["layers"][0]["k_t"]["max"] == 4 and many["layers"][0]["k_t"]["max"] == 64
     assert few["kept_mass_mean"] < many["kept_mass_mean"]
+    some = selection("--k", 4, "--k-min", 4, "--k-max", 4, "--budget", "fixed", "--oracle-queries", 32)
+    every = selection("--k", 4, "--k-min", 4, "--k-max", 4, "--budget", "fixed", "--oracle-queries", 0)
+    assert every["oracle"] == {**few["oracle"], "queries_of_window": 0}  # windows are shorter than the default
+    assert some["oracle"]["queries_of_window"] == 32
+    assert 0 < some["layers"][0]["oracle"]["queries"] < every["layers"][0]["oracle"]["queries"] / 3
+    assert some["oracle"]["kept_over_oracle_mean"] == pytest.approx(every["oracle"]["kept_over_oracle_mean"], rel=0.1)
     dense = report(trained, MODEL, "--data", "data", "--phase", "dense")["reports"][0]
     assert dense["phase"] == "dense" and "selection" not in dense
     half = report(trained, MODEL, "--data", "data", "--dtype", "bfloat16", "--measure", "perplexity")
@@ -121,14 +131,14 @@ def test_changes_to_the_model(trained):
 def test_tables_json_and_plots(trained):
     files = ("--json", "out.json", "--plots", "plots/a")
     output = evaluate(trained, MODEL, "--data", "data", "--join", "--length", "32,64", *files)
-    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "∪ 16"):
+    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "∪ 16", "kept / oracle", "worst, layer"):
         assert part in output
     assert max(map(len, output.splitlines())) <= 120
     written = json.loads((trained.folder / "out.json").read_text(encoding="utf-8"))
     assert len(written["reports"]) == 2
     plots = sorted((trained.folder / "plots" / "a").glob("*.svg"))
     assert f"{len(plots)} plots in plots/a" in output
-    assert {"perplexity.svg", "first-token-64.svg", "kept-mass-32.svg", "unions-64.svg"} <= {p.name for p in plots}
+    assert {"perplexity.svg", "first-token-64.svg", "kept-mass-32.svg", "oracle-64.svg", "unions-64.svg"} <= {p.name for p in plots}
     for plot in plots:
         assert ElementTree.parse(plot).getroot().tag.endswith("svg")
 
@@ -185,6 +195,12 @@ def test_mistakes_get_a_clear_word(trained, tmp_path):
     for option in ("--length", "--stride", "--tokens", "--batch-tokens", "--threads"):
         message = f"{option}: expected a whole number of at least 1, got '0'"
         assert message in misused(MODEL, "--data", "data", option, 0)
+    assert "--oracle-queries: expected a whole number in 0 .." in misused(
+        MODEL, "--data", "data", "--oracle-queries", -1
+    )
+    for without in (("--measure", "sinks,perplexity"), ("--phase", "dense")):
+        output = misused(MODEL, "--data", "data", "--oracle-queries", 64, *without)
+        assert "--oracle-queries: expected the measure selection" in output and "model " not in output
     (trained.folder / "file").write_text("", encoding="utf-8")
     assert "a folder that can be made" in refused(MODEL, "--data", "data", "--plots", "file/plots")
     assert "unknown option" in evaluate(trained, MODEL, "--dta=data", status=2)
