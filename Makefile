@@ -3,6 +3,7 @@
 #   PYTHON=/path/python3   use the torch that this interpreter has, instead of making .venv
 #   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
 #   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
+#   TEXT=file              what bench-trained trains on
 #   JOBS=n                 compiler processes, default: one a core
 #   PACKAGES="..."         Debian packages for deps
 
@@ -143,6 +144,11 @@ bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS=
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer ARGS="--device cuda"; fi
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-train ARGS="--device cuda --peak-tflops 989"; fi
 	@if [ -z "$(ARGS)" ]; then $(INTERPRETER) bench/train_torch.py --device cuda --peak-tflops 989 --beside build/bench-train.json; fi
+
+.PHONY: bench-trained
+bench-trained: configure ## train small models on TEXT=file for some minutes, then measure on their tensors (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa gsa_cli gsa_bench_tensors gsa_bench_train
+	@tools/train_for_bench.sh $(TEXT) --build $(BUILD) --python $(INTERPRETER) $(ARGS)
 
 # ---- CUDA: compiled and linked wherever nvcc is, no GPU needed
 

@@ -9,11 +9,21 @@ By hand, with any libgsa.so that holds the CUDA operators:
 
     python3 bench/gpu.py --library build/release/libgsa.so --json build/bench-gpu.json
 
-What is measured: a layer of 32 query heads and 8 key/value heads of 128, bfloat16, 4 indexer heads of 64, k = 2048, one
-sequence, causal. Times are medians of device events, with the L2 cache emptied before each run. Short cases run as CUDA
-graphs, ours and the standard alike. The standard is torch's scaled_dot_product_attention by cuDNN or FlashAttention,
-whichever is faster in this run. Its backward pass adds up dq, dk, dv with atomics, not reproducibly; ours does so only
-where asked to ('atomic'): that row compares like with like, 'ordered' is the default.
+On a trained layer's tensors (gsa_bench_tensors writes them; make bench-trained does it all), and on distributions:
+
+    bench/gpu.py --library ... --tensors tensors/small-8k           every operation: random | trained | ratio | dense
+    bench/gpu.py --library ... --suite layer --tensors tensors/*    a whole layer at 16K, 32K, 128K and 8 x 8K; trained
+                                                                    tensors join where they have the shape
+    bench/gpu.py --library ... --inputs crowded ties --shape 128k   scores that crowd together, exact ties, ...
+
+The columns of these tables are explained in bench/gpu_layer.py. Random inputs there have the union/k of the trained
+ones (3 in a suite) and as many keys: their mean k, or --k for both, or in a suite the shape's.
+
+What is measured without these options: a layer of 32 query heads and 8 key/value heads of 128, bfloat16, 4 indexer
+heads of 64, k = 2048, one sequence, causal. Times are medians of device events, with the L2 cache emptied before each run.
+Short cases run as CUDA graphs, ours and the standard alike. The standard is torch's scaled_dot_product_attention by
+cuDNN or FlashAttention, whichever is faster in this run. Its backward pass adds up dq, dk, dv with atomics, not
+reproducibly; ours does so only where asked to ('atomic'): that row compares like with like, 'ordered' is the default.
 
 How to read the table: 'ours' and 'standard' are milliseconds unless a unit is given, 'ratio' is standard over ours (above
 1: we are faster). 'must' and 'aim' are the limits that the project set itself, either for 'ours' or for the 'ratio'.
@@ -29,56 +39,30 @@ import time
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import gpu_inputs  # noqa: E402
+from gpu_dense import Dense  # noqa: E402
 from gpu_inputs import (  # noqa: E402
+    KINDS,
     attention,
     indexer,
     masks_with_union,
     normal,
     overlapping_indexer,
+    random_layers,
     selected_overlap,
 )
-from gpu_timing import Timer, peak_above  # noqa: E402
+from gpu_layer import OPERATIONS, SHAPES, SUITES, compare, typical_k  # noqa: E402
+from gpu_tensors import files_of, read_layer, shape_of  # noqa: E402
+from gpu_timing import HostTimer, Timer, peak_above  # noqa: E402
 
 K = 2048
 LONG, MIDDLE, SHORT, HUGE = 131072, 32768, 4096, 1 << 20
 BUDGET = dict(budget="fixed", k_base=K, k_min=1, k_max=K)
 INDEX_SCALE = 64**-0.5
-BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 
 gsa = torch.ops.gsa
-
-
-class Dense:
-    """torch's attention: the faster of its two backends. Arguments as ours, [B, tokens, heads, size]."""
-
-    @staticmethod
-    def call(q, k, v, causal):
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).transpose(1, 2)
-
-    @classmethod
-    def fastest(cls, measure, run):
-        """measure(run) under each backend that takes the call: (milliseconds, name)."""
-        times = []
-        for name, backend in BACKENDS.items():
-            try:
-                with sdpa_kernel(backend):
-                    times.append((measure(run), name))
-            except RuntimeError as error:
-                print(f"  {name}: {str(error).splitlines()[0]}", file=sys.stderr)
-        return min(times)
-
-    @classmethod
-    def forward(cls, measure, q, k, v, causal=True):
-        return cls.fastest(measure, lambda: cls.call(q, k, v, causal))
-
-    @classmethod
-    def forward_backward(cls, measure, q, k, v, dout):
-        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
-        return cls.fastest(measure, lambda: torch.autograd.grad(cls.call(*leaves, True), leaves, dout))
 
 
 def stage(tensors, index, **options):
@@ -280,41 +264,52 @@ def line(row):
 HEADER = f"{'case':<42} {'must':>6} {'aim':>6} {'ours':>8} {'':<3}{'standard':>8} {'ratio':>7}  {'holds':<6}"
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", help="libgsa.so with the CUDA operators")
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help=f"cases among {', '.join(CASES)}")
-    parser.add_argument("--seconds", type=float, default=1.0, help="time for each measurement (default 1)")
-    parser.add_argument("--json", type=pathlib.Path, help="write all numbers to this file")
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    args = parser.parse_args()
-    if unknown := [word for word in args.only if not any(word in name for name in CASES)]:
-        parser.error(f"--only: expected some of {', '.join(CASES)}, got {unknown[0]!r}")
-    if args.list:
-        print("\n".join(CASES))
-        sys.exit(0)
-    if not args.library or not pathlib.Path(args.library).is_file():
-        parser.error(f"--library: expected the path of libgsa.so, got {args.library!r}")
-    if not torch.cuda.is_available():
-        sys.exit("bench/gpu.py: no CUDA device here")
-    return args
+# ---- one layer on trained tensors and on distributions
 
 
-def main():
-    args = parse()
-    torch.ops.load_library(args.library)
-    if not gsa.built_with_cuda():
-        sys.exit(f"bench/gpu.py: {args.library} is built without the CUDA operators (cmake -DGSA_CUDA=ON)")
-    torch.manual_seed(1)
-    machine = dict(
-        gpu=torch.cuda.get_device_name(),
-        torch=torch.__version__,
-        cudnn=torch.backends.cudnn.version(),
-        date=time.strftime("%Y-%m-%d %H:%M"),
-    )
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+OVERLAP = 3.0  # union/k of random inputs where no trained ones say otherwise
+
+
+def layer_groups(args):
+    """For each table its layers, 'random' first, and the goal of its shape."""
+    files = {}
+    for file in args.files:
+        files.setdefault(shape_of(file), []).append(file)
+    if files and not args.suite:
+        for shape, paths in files.items():
+            trained = [read_layer(path, args.device, args.k) for path in paths]
+            overlaps, keys = [], []
+            for layer in trained:
+                overlaps.append(layer.overlap())
+                keys.append(typical_k(layer))
+                layer.facts += f", k {keys[-1]}, union/k {overlaps[-1]:.2f}"
+            k, wanted = round(sum(keys) / len(keys)), sum(overlaps) / len(overlaps)
+            yield random_layers(shape, k, wanted) + trained, None
+        return
+    for name in args.shape:
+        goal = SHAPES[name]
+        k = args.k or goal.k
+        trained = [read_layer(path, args.device, k) for path in files.get(goal.shape, [])]
+        for layer in trained:
+            layer.facts += f", k {k}, union/k {layer.overlap():.2f}"
+        yield random_layers(goal.shape, k, OVERLAP, args.inputs) + trained, goal if args.suite and k == goal.k else None
+
+
+def run_layers(timer, args):
+    """Rows of all tables, and the names of what failed."""
+    rows, failed = [], []
+    for layers, goal in layer_groups(args):
+        for row in compare(timer, layers, args.sample, args.only, goal):
+            rows.append(dict(shape=str(layers[0].shape), inputs={x.label: x.facts for x in layers}, **row))
+            failed += [row["name"]] if "failed" in row else []
+            if row.get("lost"):
+                return rows, failed
+    return rows, failed
+
+
+def run_cases(timer, args):
+    """The same of the cases at the top of this file."""
     print(HEADER)
-    timer = Timer(args.seconds)
     rows, failed = [], []
     for name, case in CASES.items():
         if args.only and not any(word in name for word in args.only):
@@ -335,6 +330,88 @@ def main():
             failed.append(name)
             print(f"{name}: FAILED: {str(error).splitlines()[0]}", flush=True)
         print(f"[{name}: {time.time() - start:.0f} s]", file=sys.stderr, flush=True)
+    return rows, failed
+
+
+# ---- the command line
+
+
+def positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def parse(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", help="libgsa.so with the CUDA operators")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD",
+                        help="cases (with the options below: operations) whose name contains one of these words")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each measurement (default 1)")
+    parser.add_argument("--json", type=pathlib.Path, help="write all numbers to this file")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    layer = parser.add_argument_group("one layer, instead of the cases")
+    layer.add_argument("--tensors", nargs="+", default=[], metavar="PATH",
+                       help="files of gsa_bench_tensors, or folders of them")  # fmt: skip
+    layer.add_argument("--inputs", nargs="+", default=[], choices=KINDS, metavar="KIND",
+                       help=f"distributions beside the random one: {', '.join(KINDS)}")  # fmt: skip
+    layer.add_argument("--suite", choices=SUITES, help="layer: the shapes that the project has limits for")
+    layer.add_argument("--shape", nargs="+", default=[], choices=SHAPES, metavar="SHAPE",
+                       help=f"{', '.join(SHAPES)} (default: 32k and 8x8k; in a suite, all that it has)")  # fmt: skip
+    layer.add_argument("--k", type=positive, help="a fixed budget of so many keys, not a model's or a shape's own")
+    layer.add_argument("--sample", type=positive, default=16, metavar="N",
+                       help="the sampled KL takes one of N query tiles (default 16)")  # fmt: skip
+    layer.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
+                       help="cpu: to try files and small shapes without a GPU; the times say little")  # fmt: skip
+    args = parser.parse_args(arguments)
+    args.of_layer = bool(args.tensors or args.inputs or args.suite)
+    if not args.of_layer:
+        for option, default in (("shape", []), ("k", None), ("sample", 16), ("device", "cuda")):
+            if getattr(args, option) != default:
+                parser.error(f"--{option}: expected --tensors, --inputs or --suite beside it, got none")
+    names = OPERATIONS if args.of_layer else CASES
+    if unknown := [word for word in args.only if not any(word in name for name in names)]:
+        parser.error(f"--only: expected some of {', '.join(names)}, got {unknown[0]!r}")
+    if args.inputs and (args.tensors or args.suite):
+        parser.error("--inputs: expected a table of its own, got --tensors or --suite beside it")
+    if args.tensors and args.shape and not args.suite:
+        parser.error("--shape: expected none beside --tensors, whose files have their shapes, unless with --suite")
+    if not args.shape:
+        args.shape = SUITES[args.suite] if args.suite else ("32k", "8x8k")
+    try:
+        args.files = files_of(args.tensors)
+        if args.suite:
+            shapes = [SHAPES[name].shape for name in args.shape]
+            if unfit := [file for file in args.files if shape_of(file) not in shapes]:
+                raise ValueError(f"expected the shapes of the suite, got {unfit[0]} with {shape_of(unfit[0])}")
+    except (ValueError, ImportError) as error:
+        parser.error(f"--tensors: {error}")
+    if args.list:
+        print("\n".join(names))
+        sys.exit(0)
+    if not args.library or not pathlib.Path(args.library).is_file():
+        parser.error(f"--library: expected the path of libgsa.so, got {args.library!r}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("bench/gpu.py: no CUDA device here")
+    return args
+
+
+def main():
+    args = parse()
+    torch.ops.load_library(args.library)
+    if args.device == "cuda" and not gsa.built_with_cuda():
+        sys.exit(f"bench/gpu.py: {args.library} is built without the CUDA operators (cmake -DGSA_CUDA=ON)")
+    gpu_inputs.device = args.device
+    torch.manual_seed(1)
+    machine = dict(
+        gpu=torch.cuda.get_device_name() if args.device == "cuda" else "none",
+        torch=torch.__version__,
+        cudnn=torch.backends.cudnn.version(),
+        date=time.strftime("%Y-%m-%d %H:%M"),
+    )
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    timer = Timer(args.seconds) if args.device == "cuda" else HostTimer()
+    rows, failed = (run_layers if args.of_layer else run_cases)(timer, args)
     if args.json:
         args.json.write_text(json.dumps(dict(machine=machine, rows=rows, failed=failed), indent=1))
         print(f"written: {args.json}")

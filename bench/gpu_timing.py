@@ -1,6 +1,7 @@
 """Times on the GPU: medians of device events, with the L2 cache emptied before each run."""
 
 import statistics
+import time
 
 import torch
 
@@ -55,3 +56,17 @@ def peak_above(run, results):
     torch.cuda.synchronize()
     kept = sum(t.untyped_storage().nbytes() for t in results(value))
     return torch.cuda.max_memory_allocated() - before - kept
+
+
+class HostTimer:
+    """The same calls by the host's clock, for a look at the benchmark where there is no GPU."""
+
+    def median(self, run):
+        times = []
+        for _ in range(2):
+            start = time.perf_counter()
+            run()
+            times.append(1000 * (time.perf_counter() - start))
+        return min(times)
+
+    graph = median

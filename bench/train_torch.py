@@ -15,7 +15,9 @@ loss is that of our standard system.
 
 How to read the table: medians of whole steps; TFLOPS count what the model needs (docs/model.md), 'share' is that over
 --peak-tflops; 'memory' is the most that tensors took (on a CPU what the process holds). With --beside, the results of
-gsa_bench_train follow, and '/ torch' is their speed over that of torch: above 1, gsa is faster.
+gsa_bench_train follow, and '/ torch' is their speed over that of torch: above 1, gsa is faster. Where they are of a
+trained model (gsa_bench_train --model), the cases are its sizes and shapes; the weights here are random all the same,
+on which the time of dense attention does not depend.
 """
 
 import argparse
@@ -188,13 +190,23 @@ class Case:
 
     @property
     def name(self):
-        return f"{self.preset} torch {self.sequences}x{self.length // 1024}K"
+        length = f"{self.length // 1024}K" if self.length % 1024 == 0 else self.length
+        return f"{self.preset} torch {self.sequences}x{length}"
 
 
 CASES = {
     "cpu": [Case("tiny", 4, 1024), Case("small", 4, 1024), Case("small", 1, 4096)],
     "cuda": [Case("small", 16, 4096), Case("paper-1.7b", 4, 4096), Case("paper-1.7b", 1, 32768)],
 }
+
+
+def trained_cases(results):
+    """The shapes of gsa_bench_train's results of a trained model, whose sizes become a preset of its name."""
+    cases = []
+    for result in results:
+        PRESETS[result["preset"]] = Sizes(**result["sizes"])
+        cases.append(Case(result["preset"], result["sequences"], result["length"]))
+    return list(dict.fromkeys(cases))
 
 
 class Steps:
@@ -314,19 +326,21 @@ def parse():
         parser.error("--device: expected a device that is there, got cuda, and torch finds no GPU")
     if args.steps < 0 or args.peak_tflops < 0 or not math.isfinite(args.peak_tflops):
         parser.error("--steps, --peak-tflops: expected numbers from 0 on")
-    args.cases = [c for c in CASES[args.device] if not args.case or any(part in c.name for part in args.case)]
-    if not args.cases:
-        names = ", ".join(c.name for c in CASES[args.device])
-        parser.error(f"--case: expected a part of one of {names}, got none that fits")
-    args.ours = []
+    args.ours, cases = [], CASES[args.device]
     if args.beside:
         try:
             document = json.loads(args.beside.read_text(encoding="utf-8"))
             args.ours = document["results"]
             if not document["device"].startswith(args.device):
                 parser.error(f"--beside: expected results of {args.device}, got those of {document['device']}")
+            if "trained" in document:
+                cases = trained_cases(args.ours)
         except (OSError, ValueError, KeyError) as error:
             parser.error(f"--beside: expected a file that gsa_bench_train wrote, got {args.beside}: {error}")
+    args.cases = [c for c in cases if not args.case or any(part in c.name for part in args.case)]
+    if not args.cases:
+        names = ", ".join(c.name for c in cases)
+        parser.error(f"--case: expected a part of one of {names}, got none that fits")
     return args
 
 

@@ -5,9 +5,10 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <optional>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,28 +17,17 @@
 #include "../progress.h"
 #include "../timing.h"
 #include "core/json.h"
+#include "core/usage_error.h"
 #include "gsa/error.h"
-#include "nn/cost.h"
-#include "nn/model.h"
-#include "train/adamw.h"
+#include "nn/model_io.h"
+#include "steps.h"
 #include "train/trainer.h"
 
 namespace gsa::bench {
 namespace {
 
-using at::Tensor;
-
-struct Case {
-  std::string preset, system;
-  std::int64_t length = 0, sequences = 0;  // of a step
-  bool deterministic = true;
-  std::string name() const {
-    return concat(preset, " ", system, " ", sequences, "x", length / 1024, "K",
-                  deterministic ? "" : ", free order");
-  }
-};
-
-std::vector<Case> cases_on(const torch::Device& device) {
+// Presets with random weights, on random tokens.
+std::vector<Case> preset_cases(const torch::Device& device) {
   if (device.is_cpu()) {
     return {{"small", "standard", 1024, 4},
             {"small", "gsa", 1024, 4},
@@ -59,80 +49,48 @@ std::vector<Case> cases_on(const torch::Device& device) {
 
 struct Options {
   std::string device = "auto", json = "build/bench-train.json";
+  std::string model, data, phase;
+  std::int64_t length = 0, sequences = 0;
   std::vector<std::string> parts;
   double peak_tflops = 0;
   int steps = 0;
   bool list = false;
 };
 
-// A model, its optimiser, and random tokens: a step of the trainer without its data, guards and logs.
-class Steps {
- public:
-  Steps(const Case& what, const torch::Device& device) : device_(device), sequences_(what.sequences) {
-    torch::manual_seed(1);
-    config_ = nn::ModelConfig::preset(what.preset);
-    nn::apply(config_, nn::system_by_name(what.system));
-    sparse_ = config_.attention.sparse;
-    length_ = what.length;
-    config_.max_positions = length_;
-    deterministic_ = what.deterministic;
-    model_ = nn::Model(config_);
-    model_->to(device);
-    model_->lay_out_weights();
-    optimizer_.emplace(model_->parameter_groups(), train::AdamWOptions{}, /*own_masters=*/device.is_cuda());
-    if (device.is_cuda()) {
-      model_->to(torch::kBFloat16);
-      model_->lay_out_weights();
+// The folder's model with its weights beside dense twins of its sizes, whose time does not depend on theirs.
+std::vector<Case> trained_cases(const Options& options) {
+  const nn::ModelConfig config = nn::load_config(options.model);
+  if (!config.attention.sparse) bad_argument("gsa_bench_train", "--model", "a model with an indexer", "none");
+  const nn::Phase phase = options.phase.empty()
+                              ? nn::Phase::sparse
+                              : checking_usage([&] { return nn::phase_by_name(options.phase); });
+  std::filesystem::path folder = std::filesystem::absolute(options.model).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  // A run's folder says more than its link `latest`.
+  if (folder.filename() == "latest") folder = folder.parent_path();
+  const std::int64_t length = options.length > 0 ? options.length : config.trained_length();
+  const std::int64_t sequences =
+      options.sequences > 0 ? options.sequences : std::max<std::int64_t>(1, 65536 / length);
+  const Case base{.model = folder.filename(), .system = "", .length = length, .sequences = sequences};
+  std::vector<Case> cases;
+  for (const bool deterministic : {true, false}) {
+    for (const char* system : {"standard", "gated-only", "trained"}) {
+      Case what = base;
+      what.system = system;
+      what.deterministic = deterministic;
+      if (what.system == "trained") what.phase = phase;
+      cases.push_back(what);
     }
-    model_->set_learning(nn::ParameterKind::indexer, sparse_);
-    const std::int64_t count = length_ * sequences_;
-    tokens_ = torch::randint(0, config_.vocab_size, {count + 1}, torch::kInt64).to(device);
-    starts_ = torch::arange(0, count + 1, length_, torch::kInt64);
   }
-
-  // Waits for the device at the end, as the trainer does when it looks at the norms.
-  void operator()() {
-    const std::int64_t count = tokens_.size(0) - 1;
-    const nn::ModelLoss loss =
-        model_->loss(tokens_.narrow(0, 0, count), tokens_.narrow(0, 1, count),
-                     {.cu_seqlens = starts_, .want_kl = sparse_, .deterministic = deterministic_});
-    Tensor objective = loss.sum / static_cast<double>(count);
-    if (sparse_) objective = objective + nn::total(loss.kl);
-    objective.backward();
-    optimizer_->gather_gradients();
-    const Tensor norms = optimizer_->gradient_norms().to(torch::kCPU);
-    const auto factor = [&](int i) { return std::min(1.0, 1.0 / norms[i].item<double>()); };
-    optimizer_->step(1e-4, {factor(0), sparse_ ? factor(1) : 1.0});
-    optimizer_->zero_gradients();
-    loss_ = loss.sum.item<double>() / static_cast<double>(count);
-  }
-
-  double operations() const {
-    const nn::CostOptions options{
-        .length = length_, .dtype = DType::bf16, .phase = sparse_ ? nn::Phase::sparse : nn::Phase::dense};
-    return nn::estimate_cost(config_, options).training.total() * static_cast<double>(sequences_);
-  }
-  double tokens() const { return static_cast<double>(length_ * sequences_); }
-  double loss() const { return loss_; }
-  std::int64_t parameters() const { return nn::count_model(config_).total(); }
-
- private:
-  torch::Device device_;
-  nn::ModelConfig config_;
-  nn::Model model_{nullptr};
-  std::optional<train::AdamW> optimizer_;
-  Tensor tokens_, starts_;
-  std::int64_t length_ = 0, sequences_ = 0;
-  bool sparse_ = false, deterministic_ = true;
-  double loss_ = 0;
-};
+  return cases;
+}
 
 std::string row(const std::string& name, const std::string& tokens, const std::string& step,
                 const std::string& tflops, const std::string& share, const std::string& memory,
-                const std::string& runs) {
-  char line[160];
-  std::snprintf(line, sizeof line, "  %-36s %10s %10s %9s %7s %10s %6s", name.c_str(), tokens.c_str(),
-                step.c_str(), tflops.c_str(), share.c_str(), memory.c_str(), runs.c_str());
+                const std::string& runs, const std::string& ratio) {
+  char line[200];
+  std::snprintf(line, sizeof line, "  %-40s %10s %10s %9s %7s %10s %6s %10s", name.c_str(), tokens.c_str(),
+                step.c_str(), tflops.c_str(), share.c_str(), memory.c_str(), runs.c_str(), ratio.c_str());
   return line;
 }
 
@@ -142,14 +100,27 @@ std::string decimal(double value, int digits) {
   return text;
 }
 
+// The tokens a second that the standard system has in this run, with the sizes, shape and order of sums of
+// `what`; 0 where it has not run.
+double standard_rate(const OrderedJson& results, const Case& what) {
+  for (const OrderedJson& result : results) {
+    if (result.at("system") == "standard" && result.at("preset") == what.model &&
+        result.at("sequences") == what.sequences && result.at("length") == what.length &&
+        result.at("deterministic") == what.deterministic) {
+      return result.at("tokens_a_second").get<double>();
+    }
+  }
+  return 0;
+}
+
 OrderedJson run_case(const Case& what, const torch::Device& device, const Options& options, double peak,
-                     Progress& progress) {
+                     const OrderedJson& before, Progress& progress) {
   if (device.is_cuda()) {  // memory is counted by case
     c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
     allocator->emptyCache();
     allocator->resetPeakStats(device.index());
   }
-  Steps step(what, device);
+  Steps step(what, device, {.model = options.model, .data = options.data});
   const int warmup = device.is_cuda() ? 3 : 1;
   progress.step("warm-up");
   for (int i = 0; i < warmup; ++i) step();
@@ -169,28 +140,44 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
   const double seconds = samples.median(), rate = step.tokens() / seconds,
                speed = step.operations() / seconds;
   const double memory = static_cast<double>(train::memory_in_use(device));
+  const double standard = what.system == "standard" ? rate : standard_rate(before, what);
   progress.say(row(what.name(), decimal(rate, 0), decimal(seconds * 1e3, 1) + " ms",
                    decimal(speed * 1e-12, 2), peak > 0 ? decimal(speed / peak, 2) : "",
-                   decimal(memory * 1e-9, 1) + " GB", std::to_string(samples.seconds.size())));
-  return {{"case", what.name()},
-          {"preset", what.preset},
-          {"system", what.system},
-          {"sequences", what.sequences},
-          {"length", what.length},
-          {"deterministic", what.deterministic},
-          {"parameters", step.parameters()},
-          {"tokens_a_step", step.tokens()},
-          {"tokens_a_second", rate},
-          {"median_s", seconds},
-          {"samples_s", samples.seconds},
-          {"operations", step.operations()},
-          {"memory_bytes", memory},
-          {"loss", step.loss()}};
+                   decimal(memory * 1e-9, 1) + " GB", std::to_string(samples.seconds.size()),
+                   standard > 0 ? decimal(rate / standard, 2) : ""));
+  const nn::AttentionConfig& attention = step.config().attention;
+  OrderedJson result = {{"case", what.name()},
+                        {"preset", what.model},
+                        {"system", what.system},
+                        {"sequences", what.sequences},
+                        {"length", what.length},
+                        {"deterministic", what.deterministic},
+                        {"parameters", step.parameters()},
+                        {"tokens_a_step", step.tokens()},
+                        {"tokens_a_second", rate},
+                        {"median_s", seconds},
+                        {"samples_s", samples.seconds},
+                        {"operations", step.operations()},
+                        {"memory_bytes", memory},
+                        {"loss", step.loss()},
+                        {"sizes",
+                         {{"layers", step.config().layers},
+                          {"width", attention.d_model},
+                          {"heads", attention.heads},
+                          {"kv_heads", attention.kv_heads},
+                          {"head_size", attention.head_size},
+                          {"intermediate", step.config().intermediate},
+                          {"vocabulary", step.config().vocab_size},
+                          {"tied", step.config().tie_embeddings}}}};
+  if (what.phase) result["phase"] = nn::name_of(*what.phase);
+  if (standard > 0) result["over_standard"] = rate / standard;
+  return result;
 }
 
 void run(const Options& options) {
   const torch::Device device = train::device_by_name(options.device);
-  std::vector<Case> cases = cases_on(device);
+  const bool trained = !options.model.empty();
+  std::vector<Case> cases = trained ? trained_cases(options) : preset_cases(device);
   std::erase_if(cases, [&](const Case& what) {
     if (options.parts.empty()) return false;
     for (const std::string& part : options.parts) {
@@ -207,6 +194,7 @@ void run(const Options& options) {
   Progress progress;
   double peak = options.peak_tflops * 1e12;
   OrderedJson json = {{"device", device.str()}, {"results", OrderedJson::array()}};
+  if (trained) json["trained"] = {{"model", options.model}, {"data", options.data}};
   if (device.is_cpu()) {
     const Machine machine = measure_machine(progress);
     if (peak == 0) peak = machine.gemm_fp32;
@@ -217,11 +205,13 @@ void run(const Options& options) {
   }
   json["peak_flops"] = peak;
   progress.say(concat("\nA training step, ", device.is_cuda() ? "bf16 with fp32 masters" : "fp32",
-                      ": forward, loss (and the indexer's), backward, gradient norm, AdamW"));
-  progress.say(row("model, sequences x length", "tokens/s", "step", "TFLOPS", "share", "memory", "runs"));
+                      ": forward, loss (and the indexer's), backward, gradient norm, AdamW; ",
+                      trained ? concat("text of ", options.data) : "random tokens"));
+  progress.say(row("model, sequences x length", "tokens/s", "step", "TFLOPS", "share", "memory", "runs",
+                   "/ standard"));
   for (const Case& what : cases) {
     progress.start(what.name());
-    json["results"].push_back(run_case(what, device, options, peak, progress));
+    json["results"].push_back(run_case(what, device, options, peak, json["results"], progress));
     write_json_file(options.json, json);
   }
 }
@@ -233,8 +223,17 @@ int main(int argc, char** argv) {
   gsa::bench::Options options;
   CLI::App app("Speed of a whole training step.", "gsa_bench_train");
   app.footer(
-      "\nThe data are random tokens, laid out as the trainer lays out rows of one document each. Times are "
-      "medians of"
+      "\nWithout --model: presets with random weights on random tokens, which say nothing of a trained "
+      "model's selection:"
+      "\nclaim no speed of sparse training from them alone. With --model and --data: the folder's model as "
+      "it "
+      "is (rates are 0,"
+      "\nso that it stays so) on the text's first windows, beside a standard and a gated-only model of its "
+      "sizes with random"
+      "\nweights, whose time does not depend on them. '/ standard' is tokens/s over the standard system's in "
+      "this run."
+      "\n"
+      "\nTokens are laid out as the trainer lays out rows of one document each. Times are medians of"
       "\nwhole steps after a warm-up; a step ends when the host has read the gradient norms and the loss. "
       "TFLOPS count"
       "\nwhat the model needs (docs/model.md), nothing twice; share is that over --peak-tflops, on a CPU "
@@ -244,6 +243,18 @@ int main(int argc, char** argv) {
       "\nlarger ones show the larger figure), on a CPU what the process holds.\n");
   app.add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  auto* const model = app.add_option("--model", options.model, "A trained model's folder, with an indexer");
+  auto* const data = app.add_option("--data", options.data, "A dataset of its tokenizer (gsa tokenize)");
+  model->needs(data);
+  data->needs(model);
+  app.add_option("--phase", options.phase, "Of the trained model's step: dense, warmup or sparse (default)")
+      ->needs(model);
+  app.add_option("--length", options.length, "Tokens of a sequence (default: the trained length)")
+      ->needs(model)
+      ->check(CLI::Range(1, 1 << 30));
+  app.add_option("--sequences", options.sequences, "Of a step (default: as many as make 65,536 tokens)")
+      ->needs(model)
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--case", options.parts, "Only cases whose name contains NAME (repeat for more)")
       ->type_name("NAME")
       ->allow_extra_args(false);
@@ -255,9 +266,16 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--json", options.json, "File for the results")->capture_default_str();
   app.add_flag("--list", options.list, "Print the names of the cases and end");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     gsa::bench::run(options);
+  } catch (const gsa::UsageError& error) {
+    std::fprintf(stderr, "gsa_bench_train: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gsa_bench_train: %s\n", error.what());
     return 1;

@@ -1,0 +1,278 @@
+"""Operations of one layer, timed on several inputs of one shape: random ones, distributions, a trained model's.
+
+A row of the table is an operation. Columns:
+    random          ms on random inputs with overlapping neighbours
+    trained, worst  ms on the given inputs: the mean of them, and the slowest ('given' where they are --inputs)
+    worst/r         worst over random: what the benchmark's random inputs would have hidden
+    dense           ms of torch's attention on the same q, k, v: the faster of cuDNN and FlashAttention, forward for
+                    forward and forward + backward for what has both
+    dense/r, /t     dense over random and over trained: above 1, sparse is faster
+    must, holds     limits of the project for dense/t (for dense/r where there are no trained tensors)
+and behind them the ms on each of the given inputs.
+"""
+
+import dataclasses
+import statistics
+import sys
+
+import gpu_inputs
+import torch
+from gpu_dense import Dense
+from gpu_inputs import Shape, normal
+
+QUERY_TILE = 64  # kQueryTile of include/gsa/tensor_view.h
+PAGE = 64
+
+gsa = torch.ops.gsa
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """A shape by name, the keys that its queries select, and dense/ours that a whole layer must and should reach."""
+
+    shape: Shape
+    k: int
+    must: float | None = None
+    aim: float | None = None
+
+
+SHAPES = {
+    "16k": Goal(Shape(1, 16384, 16, 4, 128, 4, 64), 2048, 1.0, 1.2),
+    "32k": Goal(Shape(1, 32768, 16, 4, 128, 4, 64), 2048, 1.5, 2.0),
+    "128k": Goal(Shape(1, 131072, 16, 4, 128, 4, 64), 2048, 4.0, 5.0),
+    "8x8k": Goal(Shape(8, 8192, 8, 2, 64, 4, 32), 1024),
+    "tiny": Goal(Shape(2, 256, 4, 2, 32, 2, 16), 32),  # to try it: no suite has it
+}
+SUITES = {"layer": ("16k", "32k", "128k", "8x8k")}
+
+
+def sampled_tiles(rows, tokens, parts):
+    """Numbers of the query tiles that a sampled loss takes: of every `parts` neighbours one, drawn with a fixed seed,
+    so that early (cheap) and late (dear) queries have their share."""
+    tiles = rows * -(-tokens // QUERY_TILE)
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.arange(0, tiles, parts)
+    numbers += torch.randint(parts, numbers.shape, generator=generator)
+    return numbers.clamp_(max=tiles - 1)
+
+
+def keeps_mask(shape):
+    """Whether a layer keeps the selection's mask for the backward pass and the loss (src/nn/attention.cc)."""
+    return 4 * -(-shape.tokens // 32) <= 2 * shape.heads * shape.size
+
+
+# ---- operations: each takes a timer, a Layer and the parts of a sample, and gives milliseconds
+
+
+def attend(layer, tensors, accumulation="ordered"):
+    """As a layer does it: (out, lse, support of the loss, k_t)."""
+    call = gsa.sparse_attend_with_mask if keeps_mask(layer.shape) else gsa.sparse_attend
+    result = call(*tensors, *layer.index, **layer.scores, **layer.budget, accumulation=accumulation)
+    support = dict(mask=result[6]) if len(result) == 7 else dict(threshold=result[4], tie_cut=result[5])
+    return result[0], result[1], support
+
+
+def time_select(timer, layer, parts):
+    return timer.graph(layer.select)
+
+
+def time_attend(timer, layer, parts):
+    mask = layer.select()[0]
+    return timer.graph(lambda: gsa.attend(*layer.attention, mask))
+
+
+def time_stage(timer, layer, parts):
+    return timer.graph(lambda: gsa.sparse_attend(*layer.attention, *layer.index, **layer.scores, **layer.budget))
+
+
+def time_backward(accumulation):
+    def run(timer, layer, parts):
+        with torch.no_grad():
+            result = gsa.sparse_attend(*layer.attention, *layer.index, **layer.scores, **layer.budget)
+            mask = layer.select()[0] if keeps_mask(layer.shape) else None
+        out, lse, k_t, _, threshold, tie_cut = result
+        dout, most = normal(*out.shape).to(out.dtype), int(k_t.max())
+        arguments = dout, *layer.attention, *layer.index, out, lse, threshold, tie_cut, mask
+        return timer.graph(
+            lambda: gsa.sparse_attend_backward(
+                *arguments, **layer.scores, most_selected=most, accumulation=accumulation
+            )
+        )
+
+    return run
+
+
+class Loss:
+    """The indexer's loss over what was selected, or (parts) over all keys of a sample of the queries."""
+
+    def __init__(self, layer, parts=None):
+        self.layer, shape = layer, layer.shape
+        self.leaves = [t.detach().requires_grad_() if t is not None else None for t in layer.index]
+        self.wanted = [t for t in self.leaves if t is not None]
+        self.tiles = None if parts is None else sampled_tiles(shape.rows, shape.tokens, parts)
+        queries = shape.rows * shape.tokens
+        self.weight = torch.full((shape.rows, shape.tokens), (parts or 1) / queries, device=gpu_inputs.device)
+
+    def forward(self, lse, support):
+        q, k, _ = self.layer.attention
+        if self.tiles is not None:
+            lse, support = gsa.attend_lse(q, k, query_tiles=self.tiles), dict(query_tiles=self.tiles)
+        return gsa.indexer_kl(q, k, lse, *self.leaves, **support, **self.layer.scores)[0]
+
+
+def time_kl(sampled):
+    def run(timer, layer, parts):
+        loss = Loss(layer, parts if sampled else None)
+        with torch.no_grad():
+            _, lse, support = attend(layer, layer.attention)
+        return timer.graph(lambda: torch.autograd.grad(loss.forward(lse, support), loss.wanted, loss.weight))
+
+    return run
+
+
+def time_layer(sampled, accumulation):
+    def run(timer, layer, parts):
+        loss = Loss(layer, parts if sampled else None)
+        leaves = [t.detach().requires_grad_() for t in layer.attention]
+        dout = normal(*leaves[0].shape).to(leaves[0].dtype)
+
+        def step():
+            out, lse, support = attend(layer, leaves, accumulation)
+            kl = loss.forward(lse, support)
+            return torch.autograd.grad([out, kl], [*leaves, *loss.wanted], [dout, loss.weight])
+
+        return timer.graph(step)
+
+    return run
+
+
+def paged(tensor, order):
+    """[rows, tokens, ...] in pages of PAGE positions, the page of a block where `order` puts it."""
+    rows, tokens = tensor.shape[:2]
+    blocks = -(-tokens // PAGE)
+    padded = tensor.new_zeros(rows, blocks * PAGE, *tensor.shape[2:])
+    padded[:, :tokens] = tensor
+    pages = torch.empty_like(padded).view(rows * blocks, PAGE, *tensor.shape[2:])
+    pages[order.flatten().long()] = padded.view(pages.shape)
+    return pages
+
+
+def time_decode(timer, layer, parts):
+    shape, device = layer.shape, gpu_inputs.device
+    q, k, v = layer.attention
+    index_q, index_k, index_w, bias = layer.index
+    blocks = -(-shape.tokens // PAGE)
+    table = torch.randperm(shape.rows * blocks, device=device).view(shape.rows, blocks).to(torch.int32)
+    lengths = torch.full((shape.rows,), shape.tokens, device=device, dtype=torch.int32)
+    pages = [paged(t, table) for t in (k, v)]
+    last = [t[:, -1:].contiguous() for t in (q, index_q, index_w)]
+    index = last[1], paged(index_k, table), last[2], bias
+    gate = layer.gate if layer.gate is not None else normal(*last[0].shape).to(q.dtype)
+    return timer.graph(
+        lambda: gsa.decode(
+            last[0], *pages, table, lengths, *index, gate, max_length=shape.tokens, **layer.scores, **layer.budget
+        )
+    )
+
+
+# Name -> (operation, what torch's attention is timed for beside it).
+OPERATIONS = {
+    "select": (time_select, None),
+    "attend forward": (time_attend, "forward"),
+    "select + attend forward": (time_stage, "forward"),
+    "backward, ordered": (time_backward("ordered"), None),
+    "backward, atomic": (time_backward("atomic"), None),
+    "KL over selected keys": (time_kl(sampled=False), None),
+    "KL of a sample, all keys": (time_kl(sampled=True), None),
+    "layer, KL of a sample": (time_layer(True, "ordered"), "training"),
+    "layer, KL of a sample, atomic": (time_layer(True, "atomic"), "training"),
+    "layer, KL selected": (time_layer(False, "ordered"), "training"),
+    "layer, KL selected, atomic": (time_layer(False, "atomic"), "training"),
+    "decode": (time_decode, "decode"),
+}
+WITH_GOAL = "layer, KL of a sample"
+
+
+def time_dense(timer, layer, what):
+    q, k, v = layer.attention
+    if what == "forward":
+        return Dense.forward(timer.graph, q, k, v)
+    if what == "decode":
+        return Dense.forward(timer.graph, q[:, -1:], k, v, causal=False)
+    return Dense.forward_backward(timer.graph, q, k, v, normal(*q.shape).to(q.dtype))
+
+
+# ---- report
+
+
+def typical_k(layer):
+    """Mean of k_t over the second half of the sequences, where what is visible hardly bounds it."""
+    k_t = layer.select()[1]
+    return round(k_t[:, k_t.size(1) // 2 :].float().mean().item())
+
+
+def summary(name, times, dense, goal=None):
+    """A row. times, dense: milliseconds by label, 'random' among them; dense may be empty."""
+    row = dict(name=name, ms=times, dense_ms=dense, random=times["random"])
+    given = [label for label in times if label != "random"]
+    if given:
+        row["trained"] = statistics.fmean(times[label] for label in given)
+        row["worst"] = max(times[label] for label in given)
+        row["worst_over_random"] = row["worst"] / row["random"]
+    if dense:
+        row["dense_over_random"] = dense["random"] / times["random"]
+        row["dense"] = statistics.fmean(dense[label] for label in given or ["random"])
+        if given:
+            row["dense_over_trained"] = row["dense"] / row["trained"]
+        if goal and goal.must:
+            ratio = row.get("dense_over_trained", row["dense_over_random"])
+            row["must"] = goal.must
+            row["holds"] = "aim" if ratio >= goal.aim else "must" if ratio >= goal.must else "MISSED"
+    return row
+
+
+def number(value):
+    return "" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def cells(name, *values):
+    return f"{name:<31}" + "".join(f" {value:>8}" for value in values[:-1]) + f"  {values[-1]}"
+
+
+def header(given):
+    return cells("", "random", given, "worst", "worst/r", "dense", "dense/r", f"dense/{given[0]}", "must", "holds, each")
+
+
+def line(row):
+    keys = "random", "trained", "worst", "worst_over_random", "dense", "dense_over_random", "dense_over_trained", "must"
+    each = [number(ms) for label, ms in row["ms"].items() if label != "random"]
+    rest = " ".join(filter(None, [row.get("holds", ""), ", ".join(each)]))
+    return cells(row["name"], *(number(row.get(key)) for key in keys), rest)
+
+
+def compare(timer, layers, parts, only=(), goal=None):
+    """Prints a table of the operations on layers of one shape, the first of them 'random'; yields its rows. One that
+    failed has the key 'failed', and 'lost' where nothing more can run."""
+    print(f"\n{layers[0].shape}; the sampled KL takes 1/{parts} of the queries; ms")
+    for layer in layers:
+        print(f"  {layer.label}: {layer.facts}")
+    print(header("given" if any(layer.label in gpu_inputs.KINDS for layer in layers) else "trained"))
+    dense = {}  # by what is timed: it does not depend on the operation beside it
+    for name, (operation, beside) in OPERATIONS.items():
+        if only and not any(word in name for word in only):
+            continue
+        print(f"[{name}]", file=sys.stderr, flush=True)
+        try:
+            times = {layer.label: operation(timer, layer, parts) for layer in layers}
+            if beside and beside not in dense:
+                dense[beside] = {layer.label: time_dense(timer, layer, beside)[0] for layer in layers}
+        except (RuntimeError, AttributeError) as error:  # an operator that refuses, or that the library has not
+            print(f"{name}: FAILED: {str(error).splitlines()[0]}", flush=True)
+            # After such an error the device refuses all further work of this process.
+            yield dict(name=name, failed=str(error), lost=isinstance(error, torch.AcceleratorError))
+            continue
+        row = summary(name, times, dense.get(beside, {}), goal if name == WITH_GOAL else None)
+        print(line(row), flush=True)
+        yield row
+        if gpu_inputs.device != "cpu":
+            torch.cuda.empty_cache()

@@ -1,0 +1,95 @@
+#include "steps.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../trained/text_window.h"
+#include "gsa/error.h"
+#include "nn/cost.h"
+#include "nn/model_io.h"
+
+namespace gsa::bench {
+
+using at::Tensor;
+
+std::string Case::name() const {
+  const std::string size = length % 1024 == 0 ? concat(length / 1024, "K") : std::to_string(length);
+  return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "", " ", sequences, "x", size,
+                deterministic ? "" : ", free order");
+}
+
+void Steps::make_model(const Case& what, const torch::Device& device, const Trained& trained) {
+  config_ = trained.given() ? nn::load_config(trained.model) : nn::ModelConfig::preset(what.model);
+  const bool weights = what.system == "trained";
+  if (!weights) nn::apply(config_, nn::system_by_name(what.system));
+  config_.max_positions = std::max(length_, weights ? config_.max_positions : 0);
+  if (weights) {
+    model_ = nn::load_model(trained.model, {.config = config_, .dtype = DType::f32}).model;
+  } else {
+    model_ = nn::Model(config_);
+  }
+  model_->to(device);
+  model_->lay_out_weights();
+  optimizer_.emplace(model_->parameter_groups(), train::AdamWOptions{}, /*own_masters=*/device.is_cuda());
+  if (device.is_cuda()) {
+    model_->to(torch::kBFloat16);
+    model_->lay_out_weights();
+  }
+  phase_ = what.phase.value_or(config_.attention.sparse ? nn::Phase::sparse : nn::Phase::dense);
+  model_->set_learning(nn::ParameterKind::base, phase_ != nn::Phase::warmup);
+  model_->set_learning(nn::ParameterKind::gate, phase_ != nn::Phase::warmup);
+  model_->set_learning(nn::ParameterKind::indexer, phase_ != nn::Phase::dense);
+  model_->train();
+}
+
+Steps::Steps(const Case& what, const torch::Device& device, const Trained& trained)
+    : length_(what.length), sequences_(what.sequences), deterministic_(what.deterministic) {
+  torch::manual_seed(1);
+  make_model(what, device, trained);
+  // Trained weights stay what they are: a step of size 0 costs the same.
+  rate_ = trained.given() ? 0 : 1e-4;
+  const std::int64_t count = length_ * sequences_;
+  if (trained.given()) {
+    std::vector<std::int64_t> ids = read_text({.data = trained.data,
+                                               .model = trained.model,
+                                               .vocab_size = config_.vocab_size,
+                                               .offset = 0,
+                                               .count = count + 1});
+    tokens_ = torch::from_blob(ids.data(), {count + 1}, torch::kInt64).to(device, torch::kInt64, false, true);
+  } else {
+    tokens_ = torch::randint(0, config_.vocab_size, {count + 1}, torch::kInt64).to(device);
+  }
+  starts_ = torch::arange(0, count + 1, length_, torch::kInt64);
+}
+
+void Steps::operator()() {
+  const std::int64_t count = tokens_.size(0) - 1;
+  const bool kl = phase_ != nn::Phase::dense;
+  const nn::ModelForwardOptions options{
+      .cu_seqlens = starts_, .phase = phase_, .want_kl = kl, .deterministic = deterministic_};
+  const Tensor tokens = tokens_.narrow(0, 0, count);
+  Tensor objective, shown;
+  if (phase_ == nn::Phase::warmup) {
+    objective = shown = nn::total(model_->forward(tokens, options).kl);
+  } else {
+    const nn::ModelLoss loss = model_->loss(tokens, tokens_.narrow(0, 1, count), options);
+    objective = shown = loss.sum / static_cast<double>(count);
+    if (kl) objective = objective + nn::total(loss.kl);
+  }
+  objective.backward();
+  optimizer_->gather_gradients();
+  const Tensor norms = optimizer_->gradient_norms().to(torch::kCPU);
+  const auto factor = [&](int i) { return std::min(1.0, 1.0 / std::max(1e-12, norms[i].item<double>())); };
+  optimizer_->step(rate_, {factor(0), factor(1)});
+  optimizer_->zero_gradients();
+  loss_ = shown.item<double>();
+}
+
+double Steps::operations() const {
+  const nn::CostOptions options{.length = length_, .dtype = DType::bf16, .phase = phase_};
+  return nn::estimate_cost(config_, options).training.total() * static_cast<double>(sequences_);
+}
+
+std::int64_t Steps::parameters() const { return nn::count_model(config_).total(); }
+
+}  // namespace gsa::bench

@@ -1,0 +1,59 @@
+// What gsa_bench_train times: a model, its optimiser and tokens, as the trainer's step without its data,
+// guards and logs.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "nn/model.h"
+#include "train/adamw.h"
+
+namespace gsa::bench {
+
+struct Case {
+  std::string model;   // a preset's name, or what to call the folder
+  std::string system;  // of system_names(), or "trained": what the folder is, with its weights
+  std::int64_t length = 0, sequences = 0;  // of a step
+  bool deterministic = true;
+  std::optional<nn::Phase> phase = std::nullopt;  // absent: sparse where the model is, else dense
+  std::string name() const;
+};
+
+// A trained model and a text. Empty: presets at random, and random tokens.
+struct Trained {
+  std::filesystem::path model, data;
+  bool given() const { return !model.empty(); }
+};
+
+class Steps {
+ public:
+  Steps(const Case& what, const torch::Device& device, const Trained& trained);
+
+  // Waits for the device at the end, as the trainer does when it looks at the norms.
+  void operator()();
+
+  double operations() const;
+  double tokens() const { return static_cast<double>(length_ * sequences_); }
+  // Nats a token; of warm-up, which has no such loss, the sum of KL.
+  double loss() const { return loss_; }
+  std::int64_t parameters() const;
+  const nn::ModelConfig& config() const { return config_; }
+
+ private:
+  void make_model(const Case& what, const torch::Device& device, const Trained& trained);
+
+  nn::ModelConfig config_;
+  nn::Model model_{nullptr};
+  nn::Phase phase_ = nn::Phase::dense;
+  std::optional<train::AdamW> optimizer_;
+  at::Tensor tokens_, starts_;
+  std::int64_t length_ = 0, sequences_ = 0;
+  bool deterministic_ = true;
+  double rate_ = 0, loss_ = 0;
+};
+
+}  // namespace gsa::bench
