@@ -9,6 +9,7 @@
 #include "cli/text.h"
 #include "core/json.h"
 #include "core/usage_error.h"
+#include "nn/config_json.h"
 #include "nn/cost.h"
 #include "nn/weight_files.h"
 
@@ -232,6 +233,7 @@ void print_json(const Report& report) {
   json["length"] = report.options.length;
   json["dtype"] = name_of(report.options.dtype);
   json["phase"] = name_of(report.options.phase);
+  json["config"] = OrderedJson::parse(config_to_json({report.config, std::nullopt}));
   json["parameters_per_layer"] = to_json(report.layer);
   json["parameters"] = to_json(report.model);
   json["cost"] = to_json(report.cost);

@@ -30,7 +30,8 @@ A run goes through up to three spans, any of which may have 0 steps:
   warmup   attention to everything; the indexer alone learns to predict it (its KL), the model is frozen
   sparse   the indexer selects; the model learns from the language-model loss, the indexer from its KL alone
 One schedule, one optimiser and one pass through the data lead through all of them. Systems without an indexer
-(standard, gated-only) have dense steps only.
+(standard, gated-only) have dense steps only. Before its first step a new indexer starts from the attention's own weights,
+where these have learned something (model.indexer_init).
 
 output.folder holds checkpoints/step-N (each a model folder), latest (a link to the newest), config.toml, metrics.jsonl
 and tensorboard/. Ctrl-C and SIGTERM finish the step, save and end with status 75; --resume goes on bit for bit. NaN or
@@ -42,6 +43,7 @@ Examples
   gsa train runs/book/config.toml --resume
   gsa train configs/tiny.toml --set model.system=standard --set spans.dense=300 --set spans.warmup=0 --set spans.sparse=0 ...
   gsa train next.toml --set model.from=runs/book/latest
+  gsa train configs/tiny.toml --set model.layers=6 --set model.d_model=192 --set model.index_head_size=32 ...
 
 Every option, with its default and what it may be, as a configuration file has it; --set takes group.key=value:
 
@@ -66,6 +68,7 @@ std::string introduction(Trainer& trainer) {
     text += concat("new     ", trainer.initialised().size(), " tensors that ", config.model.from,
                    " does not have are initialised: ", trainer.initialised().front(), " ...\n");
   }
+  for (const std::string& note : trainer.notes()) text += concat("note    ", note, "\n");
   if (trainer.step() > 0) {
     text +=
         concat("resumed from the checkpoint of step ", trainer.step(),

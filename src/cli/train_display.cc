@@ -76,6 +76,10 @@ train::TrainEvents TrainDisplay::events() {
   events.saved = [this](std::int64_t at, const std::filesystem::path& folder) {
     line(concat("step ", at, "  saved ", folder.string()));
   };
+  events.note = [this](std::int64_t at, const std::string& text) {
+    line(concat("step ", at, "  ", text));
+    log_->add({{"kind", "note"}, {"step", at}, {"text", text}});
+  };
   return events;
 }
 
@@ -85,6 +89,10 @@ void TrainDisplay::open(train::Trainer& trainer) {
   device_ = trainer.device();
   const std::filesystem::path folder = config_.output.folder;
   log_.emplace(folder / "metrics.jsonl", trainer.step());
+  // gsa train has shown these with the run's introduction.
+  for (const std::string& note : trainer.notes()) {
+    log_->add({{"kind", "note"}, {"step", trainer.step()}, {"text", note}});
+  }
   if (config_.output.tensorboard) board_.emplace(folder / "tensorboard", trainer.step());
 }
 

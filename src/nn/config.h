@@ -42,7 +42,9 @@ struct IndexerConfig {
   std::int64_t heads = 4;       // H_I, 1 .. 128
   std::int64_t head_size = 64;  // d_I, 1 .. 256
   ScoreForm form = ScoreForm::sigmoid;
-  double rope_fraction = 0.5;  // share of d_I, from the front, that is rotated; 0: no positions at all
+  // Share of d_I, from the front, that is rotated; 0: no positions at all. All of it finds far more of what
+  // attention wants than half (docs/specification.md, Indexer).
+  double rope_fraction = 1;
   TemperatureConfig temperature;
   double mean_variance_momentum = 0.99;
 };

@@ -59,6 +59,10 @@ void visit_sparse_keys(Config& c, Visitor& v) {
   v.optional_integer("dense_below", a.dense_below);
 }
 
+// What index_rope_fraction means where a file leaves it out: the default of the time before all dimensions
+// were rotated. Files of ours always have the key.
+constexpr double kAbsentRopeFraction = 0.5;
+
 template <typename Yarn, typename Visitor>
 void visit_yarn_keys(Yarn& yarn, Visitor& v) {
   v.real("factor", yarn.factor);
@@ -382,7 +386,10 @@ ConfigFile config_from_json(std::string_view text, const std::string& file) {
   result.dtype = read_dtype(reader);
   if (type == "gsa") {
     visit_gsa_keys(config, reader);
-    if (config.attention.sparse) visit_sparse_keys(config, reader);
+    if (config.attention.sparse) {
+      config.attention.indexer.rope_fraction = kAbsentRopeFraction;
+      visit_sparse_keys(config, reader);
+    }
   }
   reader.refuse_other_keys();
   try {

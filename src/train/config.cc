@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/suggest.h"
 #include "core/usage_error.h"
+#include "train/model_sizes.h"
 
 namespace gsa::train {
 namespace {
@@ -81,6 +82,10 @@ void assign(const Option& option, const std::string& value) {
 }
 
 void assign(const Option& option, bool value) {
+  // A flag that may also be left as it is: a choice of "", "true" and "false".
+  if (std::ranges::find(option.choices, "true") != option.choices.end()) {
+    return assign(option, std::string(value ? "true" : "false"));
+  }
   const auto target = std::get_if<bool*>(&option.target);
   if (target == nullptr) refuse(option, value ? "true" : "false");
   **target = value;
@@ -174,6 +179,36 @@ std::vector<Option> options_of(TrainConfig& c) {
       whole("model.k_max", c.model.k_max, 0, kMany, "the most; 0: as it is"),
       whole("model.vocab_size", c.model.vocab_size, 0, 1 << 30,
             "of a model from scratch, at least the tokenizer's; 0: just that"),
+      // Sizes may repeat what a folder has, never contradict it (model_sizes.h).
+      whole("model.layers", c.model.layers, 0, 65536, "decoder blocks; 0: as it is"),
+      whole("model.d_model", c.model.d_model, 0, 1 << 24, "width of the residual stream; 0: as it is"),
+      whole("model.intermediate_size", c.model.intermediate_size, 0, 1 << 24,
+            "width of the SwiGLU block; 0: as it is"),
+      whole("model.heads", c.model.heads, 0, 1 << 16, "query heads; 0: as it is"),
+      whole("model.kv_heads", c.model.kv_heads, 0, 1 << 16,
+            "key/value heads, a divisor of heads; 0: as it is"),
+      whole("model.head_size", c.model.head_size, 0, 256, "dimensions of a head, even; 0: as it is"),
+      choice("model.tie_embeddings", c.model.tie_embeddings, {"", "true", "false"},
+             "the output projection is the embedding's weight; empty: as it is"),
+      real("model.rope_theta", c.model.rope_theta, 0, 1e15,
+           "base of RoPE's frequencies, above 1; of a folder too, as for longer contexts; 0: as it is"),
+      whole("model.dense_below", c.model.dense_below, -1, kMany,
+            "sequences with fewer keys run dense; 0: none do; -1: as it is"),
+      whole("model.index_heads", c.model.index_heads, 0, 128, "query heads of the indexer; 0: as it is"),
+      whole("model.index_head_size", c.model.index_head_size, 0, 256,
+            "dimensions of an indexer head; 0: as it is"),
+      real("model.index_rope_fraction", c.model.index_rope_fraction, -1, 1,
+           "share of the indexer's dimensions that RoPE rotates, an even number of them; -1: as it is"),
+      real("model.index_temperature", c.model.index_temperature, 0, 1e6,
+           "divides the indexer's scores in its loss; where learned, the start; 0: as it is"),
+      choice("model.index_temperature_learned", c.model.index_temperature_learned, {"", "true", "false"},
+             "empty: as it is"),
+      real("model.index_variance_momentum", c.model.index_variance_momentum, -1, 0.999999,
+           "of the running mean of the scores' variance, which budgets follow; -1: as it is"),
+      choice("model.indexer_init", c.model.indexer_init, {"", "attention", "random"},
+             "a new indexer starts from q_proj and k_proj as they are when it begins to learn, or at random; "
+             "empty: attention after dense steps or from a folder, else random; an indexer that the folder "
+             "has goes on"),
       real("model.yarn_factor", c.model.yarn_factor, 0, 1024,
            "YaRN to this many times the trained length; 1: none; 0: as it is"),
       text("data.train", c.data.train, "dataset folder (gsa tokenize makes one)"),
@@ -341,16 +376,18 @@ void TrainConfig::resolve() {
     refuse_because("batch.tokens", concat("a multiple of data.length = ", data.length), concat(batch.tokens));
   }
   if (!model.from.empty()) {
-    // A folder has its sizes: these would be ignored.
+    // A folder has its sizes: a preset would be ignored.
     if (!model.preset.empty()) refuse_because("model.preset", "none beside model.from", model.preset);
-    if (model.vocab_size > 0)
-      refuse_because("model.vocab_size", "none beside model.from", concat(model.vocab_size));
   } else {
     if (model.preset.empty()) model.preset = "tiny";
     if (model.system.empty()) model.system = "gsa";
   }
   if (model.yarn_factor > 0 && model.yarn_factor < 1) {
     refuse_because("model.yarn_factor", "0, or a number of at least 1", number_text(model.yarn_factor));
+  }
+  if (model.indexer_init == "attention" && spans.warmup + spans.sparse == 0) {
+    refuse_because("model.indexer_init", "warm-up or sparse steps beside attention, which it is taken before",
+                   "dense steps only");
   }
   if (optimizer.warmup_steps < 0) optimizer.warmup_steps = steps() / 20;
   if (optimizer.warmup_steps > steps()) {
@@ -379,8 +416,9 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   nn::ModelConfig config = stored ? *stored : nn::ModelConfig::preset(model.preset);
   nn::AttentionConfig& attention = config.attention;
   if (!model.system.empty()) nn::apply(config, nn::system_by_name(model.system));
+  apply_sizes(*this, config, stored);
   if (!stored) {
-    config.vocab_size = model.vocab_size > 0 ? model.vocab_size : tokenizer_vocab_size;
+    if (model.vocab_size == 0) config.vocab_size = tokenizer_vocab_size;
     config.max_positions = data.length;  // what it is trained at is what it is meant for, whatever the preset
   }
   if (config.vocab_size < tokenizer_vocab_size) {
@@ -391,17 +429,9 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   }
   if (!model.value_gate.empty()) attention.value_gate = nn::gate_kind_by_name(model.value_gate);
   if (!model.output_gate.empty()) attention.output_gate = nn::gate_kind_by_name(model.output_gate);
-  const bool about_selection = !model.score_form.empty() || !model.budget.empty() || model.k_base > 0 ||
-                               model.k_min > 0 || model.k_max > 0;
-  if (!attention.sparse && about_selection) {
-    refuse_because("model.system", "a system with an indexer for score_form, budget, k_base, k_min and k_max",
-                   "one without");
-  }
   if (!model.score_form.empty()) attention.indexer.form = nn::score_form_by_name(model.score_form);
   if (!model.budget.empty()) attention.budget.mode = nn::budget_mode_by_name(model.budget);
-  if (model.k_base > 0) attention.budget.base = model.k_base;
-  if (model.k_min > 0) attention.budget.min = model.k_min;
-  if (model.k_max > 0) attention.budget.max = model.k_max;
+  apply_budget(*this, config, stored);
   if (model.yarn_factor > 0) checking_usage([&] { nn::extend(config, model.yarn_factor); });
   if (data.length > config.max_positions) {
     refuse_because("data.length",

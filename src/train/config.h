@@ -21,6 +21,15 @@ struct TrainConfig {
     std::int64_t k_base = 0, k_min = 0, k_max = 0;            // 0: as the preset or the folder has it
     std::int64_t vocab_size = 0;                              // 0: the tokenizer's
     double yarn_factor = 0;                                   // 0: as the preset or the folder has it
+    // Sizes (model_sizes.h). 0, -1 or empty: as the preset or the folder has it.
+    std::int64_t layers = 0, d_model = 0, intermediate_size = 0, heads = 0, kv_heads = 0, head_size = 0;
+    std::string tie_embeddings;
+    double rope_theta = 0;
+    std::int64_t dense_below = -1;
+    std::int64_t index_heads = 0, index_head_size = 0;
+    double index_rope_fraction = -1, index_temperature = 0, index_variance_momentum = -1;
+    std::string index_temperature_learned;
+    std::string indexer_init;  // empty: see indexer_start.h
   } model;
   struct {
     std::string train, validation;

@@ -9,6 +9,8 @@
 #include "nn/cost.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
+#include "train/indexer_start.h"
+#include "train/model_sizes.h"
 #include "train/trainer_state.h"
 
 namespace gsa::train {
@@ -110,11 +112,13 @@ void Trainer::check_tokenizer_of(const std::filesystem::path& model) const {
 
 void Trainer::build_model(const std::filesystem::path& from, bool resume) {
   const std::int64_t vocabulary = tokenizer_->vocab_size();
+  std::optional<nn::ModelConfig> stored;  // of a folder that is not this run's own
   if (from.empty()) {
     nn::ModelConfig config = config_.model_config(vocabulary, std::nullopt);
     config.bos_id = tokenizer_->bos();
     config.eos_ids = {tokenizer_->eos()};
     model_ = nn::Model(config);
+    choose_indexer_start(std::nullopt);
   } else {
     nn::LoadOptions options{.config = std::nullopt,
                             .missing = nn::MissingParts::refuse,
@@ -122,12 +126,14 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
                             .device = torch::kCPU};
     if (!resume) {  // a checkpoint is already what the options made of the folder
       check_tokenizer_of(from);
-      options.config = config_.model_config(vocabulary, nn::load_config(from));
+      stored = nn::load_config(from);
+      options.config = config_.model_config(vocabulary, stored);
       options.missing = nn::MissingParts::initialise_and_fold;
     }
     nn::LoadedModel loaded = nn::load_model(from, options);
     model_ = loaded.model;
     initialised_ = std::move(loaded.initialised);
+    if (stored) choose_indexer_start(stored);
   }
   model_->to(device_);
   model_->lay_out_weights();
@@ -139,6 +145,22 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
     model_->lay_out_weights();
   }
   model_->train();
+}
+
+// Settled once: a run that is resumed no longer sees what its folder had.
+void Trainer::choose_indexer_start(const std::optional<nn::ModelConfig>& stored) {
+  const nn::ModelConfig& config = model_->config();
+  if (!config.attention.sparse) return;
+  const IndexerStart start = indexer_start(config_, stored);
+  indexer_from_attention_ = start == IndexerStart::attention;
+  if (!stored) return;
+  if (const std::string note = conversion_note(config_, config, *stored); !note.empty()) {
+    notes_.push_back(note);
+  } else if (start != IndexerStart::kept) {
+    renew_indexer(model_);
+    notes_.push_back(concat("a new indexer takes the place of the one in ", config_.model.from,
+                            ", as model.indexer_init says"));
+  }
 }
 
 nn::Phase Trainer::phase_of(std::int64_t step) const {
@@ -230,6 +252,9 @@ StepReport Trainer::one_step() {
   if (step_ == 0 || phase_of(step_ - 1) != report.phase) {
     for (SpikeGuard& guard : guards_) guard.forget();
     operations_.clear();
+  }
+  if (indexer_from_attention_ && step_ == config_.spans.dense && report.phase != nn::Phase::dense) {
+    events_.note(report.step, start_indexer_from_attention(model_->config(), *optimizer_));
   }
   set_learning(report.phase);
   const std::vector<Batch> batches = take_batches();
@@ -385,6 +410,7 @@ OrderedJson Trainer::state() const {
           {"dataset_fingerprint", data_.fingerprint()},
           {"data", {{"epoch", place_.epoch}, {"index", place_.index}, {"offset", place_.offset}}},
           {"random", random_state()},
+          {"indexer_from_attention", indexer_from_attention_},
           {"spikes", spikes_},
           {"guards", guards}};
 }
@@ -418,6 +444,7 @@ void Trainer::restore(std::int64_t step) {
     guards_[i].restore(state.at("guards").at(i).get<std::vector<double>>());
   }
   spikes_ = state.at("spikes").get<std::int64_t>();
+  indexer_from_attention_ = state.value("indexer_from_attention", false);  // older runs have no such start
   step_ = saved_ = state.at("step").get<std::int64_t>();
 }
 

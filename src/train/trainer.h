@@ -60,6 +60,9 @@ struct TrainEvents {
                                                                               const std::string&) {};
   std::function<void(std::int64_t step, const std::filesystem::path&)> saved =
       [](std::int64_t, const std::filesystem::path&) {};
+  // Something done before this step that the options only imply.
+  std::function<void(std::int64_t step, const std::string& text)> note = [](std::int64_t,
+                                                                            const std::string&) {};
 };
 
 // NaN or infinity; names the step and the culprit. The optimiser has not seen that step.
@@ -84,6 +87,8 @@ class Trainer {
   const data::Dataset& dataset() const { return data_; }
   // Tensors that model.from did not have and that were initialised.
   const std::vector<std::string>& initialised() const { return initialised_; }
+  // What was chosen for a model that starts from a folder, a line each; none where the run is resumed.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   // Mean over the first output.validation_tokens tokens of data.validation, attention as in the span of the
   // last step (dense in warm-up).
@@ -102,6 +107,7 @@ class Trainer {
   nn::Phase phase_of_last_step() const;
   void check_tokenizer_of(const std::filesystem::path& model) const;
   void build_model(const std::filesystem::path& from, bool resume);
+  void choose_indexer_start(const std::optional<nn::ModelConfig>& stored);
   void set_learning(nn::Phase phase);
   StepReport one_step();
   std::vector<Batch> take_batches();  // of the next step
@@ -126,7 +132,8 @@ class Trainer {
   std::vector<Batch> ready_;  // read ahead for the next step; empty: nothing was
   data::PackerState place_;   // in the data, behind the step that was taken last
   nn::Model model_{nullptr};
-  std::vector<std::string> initialised_;
+  std::vector<std::string> initialised_, notes_;
+  bool indexer_from_attention_ = false;  // to be done before its first step (train/indexer_start.h)
   std::unique_ptr<AdamW> optimizer_;
   Schedule schedule_;
   std::vector<SpikeGuard> guards_;

@@ -84,6 +84,20 @@ TEST(ConfigJson, EveryFieldComesBack) {
   EXPECT_FALSE(parse(config_to_json({config, std::nullopt})).dtype.has_value());
 }
 
+// Older files, and others', may leave it out; what it meant then is what it means.
+TEST(ConfigJson, ARotatedShareThatIsLeftOutIsOneHalf) {
+  const ModelConfig config = ModelConfig::preset("tiny");
+  EXPECT_EQ(config.attention.indexer.rope_fraction, 1);
+  Json json = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(json["index_rope_fraction"], 1.0);
+  json.erase("index_rope_fraction");
+  EXPECT_EQ(parse(json.dump()).config.attention.indexer.rope_fraction, 0.5);
+  // Without an indexer there is nothing to remember: one that is added is a new one.
+  ModelConfig dense = config;
+  apply(dense, System::gated_only);
+  EXPECT_EQ(parse(config_to_json({dense, DType::f32})).config.attention.indexer.rope_fraction, 1);
+}
+
 TEST(ConfigJson, StandardIsPlainLlama) {
   ModelConfig config = ModelConfig::preset("small");
   apply(config, System::standard);

@@ -36,7 +36,7 @@ TEST(AttentionConfig, DescribesWhatItIs) {
   const std::string text = config.describe();
   for (const char* part :
        {"d_model 4096", "32 query heads", "8 key/value heads of 128", "inverse budget",
-        "k 2048 in [256, 4096]", "dense below 128", "4 heads of 64", "sigmoid", "RoPE on 32 dimensions",
+        "k 2048 in [256, 4096]", "dense below 128", "4 heads of 64", "sigmoid", "RoPE on 64 dimensions",
         "value elementwise", "output headwise", "YaRN x 4", "attention factor 1.138"}) {
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << text;
   }
@@ -97,8 +97,14 @@ INSTANTIATE_TEST_SUITE_P(
                   "1.5"},
         BadConfig{"fraction_nan", [](auto& c) { c.indexer.rope_fraction = kNan; }, "indexer.rope_fraction",
                   "nan"},
-        BadConfig{"fraction_odd", [](auto& c) { c.indexer.head_size = 10; }, "indexer.rope_fraction",
-                  "0.5 (5 dimensions)"},
+        BadConfig{"fraction_odd",
+                  [](auto& c) {
+                    c.indexer.head_size = 10;
+                    c.indexer.rope_fraction = 0.5;
+                  },
+                  "indexer.rope_fraction", "0.5 (5 dimensions)"},
+        BadConfig{"size_odd", [](auto& c) { c.indexer.head_size = 5; }, "indexer.rope_fraction",
+                  "1 (5 dimensions)"},
         BadConfig{"temperature", [](auto& c) { c.indexer.temperature.value = 0; },
                   "indexer.temperature.value", "0"},
         BadConfig{"momentum", [](auto& c) { c.indexer.mean_variance_momentum = 1; },

@@ -63,7 +63,7 @@ inline std::vector<NamedConfig> all_variants() {
   add("k_small", [](auto& c) { c.budget.base = 5; });
   add("k_beyond_length", [](auto& c) { c.budget = {BudgetMode::fixed, 1000, 1, 1000}; });
   add("indexer_without_rope", [](auto& c) { c.indexer.rope_fraction = 0; });
-  add("indexer_all_rope", [](auto& c) { c.indexer.rope_fraction = 1; });
+  add("indexer_half_rope", [](auto& c) { c.indexer.rope_fraction = 0.5; });
   add("temperature_fixed", [](auto& c) { c.indexer.temperature.value = 0.25; });
   add("temperature_learned", [](auto& c) { c.indexer.temperature = {0.5, true}; });
   add("one_kv_head", [](auto& c) { c.kv_heads = 1; });

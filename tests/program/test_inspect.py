@@ -25,6 +25,7 @@ def inspect(*arguments):
 def test_figures_of_the_papers_model():
     report = inspect("--preset", "paper-1.7b", "--length", 131072)
     assert report["system"] == "gsa"
+    assert report["config"]["num_hidden_layers"] == 24 and report["config"]["index_rope_fraction"] == 1
     assert report["parameters"]["base"] == 1_685_686_272
     assert report["parameters"]["added"] == 141_815_904
     assert report["cost"]["cache_bytes"]["index_keys"] == 131072 * 64 * 2 * 24
@@ -48,7 +49,7 @@ def test_every_system_and_ablation_is_an_option():
 def test_table_is_for_people():
     result = gsa("inspect", "--preset", "tiny")
     assert result.returncode == 0
-    for part in ("value gate (G2)", "indexer keys", "gates and indexer add", "tied", "at 1,024 tokens"):
+    for part in ("4 heads of 16, sigmoid, RoPE on 16 dimensions", "theta 10000", "value gate (G2)", "indexer keys", "gates and indexer add", "tied", "at 1,024 tokens"):
         assert part in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 120
 

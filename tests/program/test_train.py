@@ -206,6 +206,34 @@ def test_metrics_have_what_is_promised(gsa, data):
     assert [line["step"] for line in lines if line["kind"] == "sample"] == [12, 24]
 
 
+def test_sizes_of_ones_own_and_a_dense_model_made_sparse(gsa, data):
+    no_k = {"model__k_base": 0, "model__k_min": 0, "model__k_max": 0}
+    gsa.run(
+        *arguments(
+            **no_k, model__system="gated-only", spans__warmup=0, spans__sparse=0, output__save_every=0,
+            model__layers=2, model__d_model=48, model__heads=3, model__kv_heads=1, model__head_size=16,
+            model__intermediate_size=64,
+        )
+    )
+    config = json.loads((newest(gsa) / "config.json").read_text(encoding="utf-8"))
+    assert (config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]) == (2, 48, 64)
+    assert (config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]) == (3, 1, 16)
+    sparse = {
+        **no_k, "model__from": "run/latest", "model__system": "gsa", "spans__dense": 0, "output__folder": "sparse",
+        "output__save_every": 0,
+    }
+    refused = gsa.run(*arguments(**sparse, model__layers=3), status=2)
+    assert "option 'model.layers': expected 2, as the folder 'run/latest' has it, got 3" in refused
+    # It says what it chose and when the indexer starts, to people and in the log.
+    output = gsa.run(*arguments(**sparse, model__index_heads=2, model__index_head_size=8))
+    chosen = "an indexer of 2 heads of 8 and inverse budgets of k_base 4 (an eighth of data.length), k_min 1, k_max 8"
+    started = "the indexer starts from q_proj and k_proj: 2 heads from 3, one key from the mean of 1, 8 of its 8 dimensions"
+    assert chosen in output and f"step 1  {started}" in output
+    notes = [(line["step"], line["text"]) for line in metrics(gsa, "sparse") if line["kind"] == "note"]
+    assert [step for step, _ in notes] == [0, 1]
+    assert chosen in notes[0][1] and started in notes[1][1]
+
+
 def test_tensorboard_opens_the_events(gsa, data):
     gsa.run(*arguments(output__save_every=0))
     (file,) = (gsa.folder / "run" / "tensorboard").iterdir()

@@ -182,5 +182,134 @@ TEST(TrainConfig, DescribesTheModel) {
   expect_error([&] { config.model_config(258, model); }, {"data.length", "yarn_factor"});
 }
 
+TEST(TrainConfig, SizesAreSetOverThePreset) {
+  TrainConfig config = valid();
+  read_toml_text(
+      config,
+      "[model]\npreset = \"small\"\nlayers = 6\nd_model = 320\nintermediate_size = 864\nheads = 10\n"
+      "kv_heads = 5\nhead_size = 32\nvocab_size = 16384\nrope_theta = 5e5\ntie_embeddings = false\n"
+      "dense_below = 128\nindex_heads = 2\nindex_head_size = 24\nindex_rope_fraction = 0.5\n"
+      "index_temperature = 0.25\nindex_temperature_learned = true\nindex_variance_momentum = 0.9\n",
+      "x.toml");
+  config.resolve();
+  const nn::ModelConfig model = config.model_config(258, std::nullopt);
+  const nn::AttentionConfig& a = model.attention;
+  EXPECT_EQ(model.layers, 6);
+  EXPECT_EQ(model.intermediate, 864);
+  EXPECT_EQ(model.vocab_size, 16384);
+  EXPECT_FALSE(model.tie_embeddings);
+  EXPECT_EQ(a.d_model, 320);
+  EXPECT_EQ(a.heads, 10);
+  EXPECT_EQ(a.kv_heads, 5);
+  EXPECT_EQ(a.head_size, 32);
+  EXPECT_EQ(a.rope.theta, 5e5);
+  EXPECT_EQ(a.dense_below, 128);
+  EXPECT_EQ(a.indexer.heads, 2);
+  EXPECT_EQ(a.indexer.head_size, 24);
+  EXPECT_EQ(a.indexer.rope_fraction, 0.5);
+  EXPECT_EQ(a.indexer.temperature.value, 0.25);
+  EXPECT_TRUE(a.indexer.temperature.learned);
+  EXPECT_EQ(a.indexer.mean_variance_momentum, 0.9);
+  EXPECT_EQ(a.budget.base, nn::ModelConfig::preset("small").attention.budget.base);
+  // Left alone, everything is the preset's.
+  TrainConfig plain = valid();
+  plain.model.preset = "small";
+  plain.resolve();
+  nn::ModelConfig preset = nn::ModelConfig::preset("small");
+  preset.vocab_size = 258;
+  preset.max_positions = plain.data.length;
+  EXPECT_EQ(plain.model_config(258, std::nullopt).describe(), preset.describe());
+  // Sizes that do not go together, by the field's name; values that no option has, by the option's.
+  config.model.kv_heads = 3;
+  expect_error([&] { config.model_config(258, std::nullopt); }, {"kv_heads", "divisor of heads (10)", "3"});
+  config.model.kv_heads = 5;
+  config.model.index_rope_fraction = -0.5;
+  expect_error([&] { config.model_config(258, std::nullopt); }, {"indexer.rope_fraction", "-0.5"});
+  expect_error([&] { set_option(config, "model.head_size=512"); }, {"model.head_size", "512"});
+  expect_error([&] { set_option(config, "model.tie_embeddings=yes"); },
+               {"model.tie_embeddings", "true or false"});
+  expect_error([&] { read_toml_text(config, "[model]\nsystem = true\n", "x.toml"); },
+               {"model.system", "true"});
+}
+
+TEST(TrainConfig, AFoldersSizesAreNotContradicted) {
+  nn::ModelConfig stored = nn::ModelConfig::preset("tiny");
+  const auto config_of = [](const char* assignment) {
+    TrainConfig config = valid();
+    config.model.from = "some/folder";
+    set_option(config, assignment);
+    config.resolve();
+    return config;
+  };
+  const auto refused = [&](const char* key, const char* theirs, const char* asked) {
+    SCOPED_TRACE(key);
+    EXPECT_NO_THROW(config_of(concat(key, "=", theirs).c_str()).model_config(258, stored));
+    expect_error(
+        [&] { config_of(concat(key, "=", asked).c_str()).model_config(258, stored); },
+        {key, concat("expected ", theirs, ", as the folder 'some/folder' has it"), concat("got ", asked)});
+  };
+  refused("model.vocab_size", "258", "300");
+  refused("model.layers", "4", "5");
+  refused("model.d_model", "128", "64");
+  refused("model.intermediate_size", "352", "353");
+  refused("model.heads", "4", "8");
+  refused("model.kv_heads", "2", "4");
+  refused("model.head_size", "32", "16");
+  refused("model.tie_embeddings", "true", "false");
+  refused("model.index_heads", "4", "3");
+  refused("model.index_head_size", "16", "32");
+  refused("model.index_rope_fraction", "1", "0.5");
+  // What no weight depends on may change.
+  EXPECT_EQ(config_of("model.dense_below=64").model_config(258, stored).attention.dense_below, 64);
+  EXPECT_EQ(
+      config_of("model.index_temperature=0.25").model_config(258, stored).attention.indexer.temperature.value,
+      0.25);
+  EXPECT_EQ(config_of("model.rope_theta=1e6").model_config(258, stored).attention.rope.theta, 1e6);
+  stored.attention.indexer.temperature = {0.5, true};
+  refused("model.index_temperature", "0.5", "0.25");
+  refused("model.index_temperature_learned", "true", "false");
+  // A folder without an indexer leaves it free.
+  apply(stored, nn::System::gated_only);
+  TrainConfig config = config_of("model.index_head_size=32");
+  config.model.system = "gsa";
+  EXPECT_EQ(config.model_config(258, stored).attention.indexer.head_size, 32);
+  config.model.system = "gated-only";
+  config.spans = {.dense = 1, .warmup = 0, .sparse = 0};
+  expect_error([&] { config.model_config(258, stored); }, {"model.system", "model.index_head_size"});
+}
+
+TEST(TrainConfig, AFolderWithoutAnIndexerGetsKByTheLength) {
+  nn::ModelConfig stored = nn::ModelConfig::preset("small");
+  stored.max_positions = 1 << 17;
+  const nn::BudgetConfig own = stored.attention.budget;
+  const auto budget = [&](std::int64_t length, std::int64_t k_base = 0, std::int64_t k_max = 0) {
+    TrainConfig config = valid();
+    config.model.from = "folder";
+    config.model.system = "gsa";
+    config.model.k_base = k_base;
+    config.model.k_max = k_max;
+    config.data.length = length;
+    config.batch.tokens = length;
+    config.resolve();
+    return config.model_config(258, stored).attention.budget;
+  };
+  EXPECT_EQ(budget(8192).base, own.base);  // it has an indexer
+  apply(stored, nn::System::standard);
+  const auto same = [](const nn::BudgetConfig& b, std::int64_t base, std::int64_t min, std::int64_t max) {
+    EXPECT_EQ(b.base, base);
+    EXPECT_EQ(b.min, min);
+    EXPECT_EQ(b.max, max);
+  };
+  same(budget(4096), 512, 64, 1024);  // the preset small at its own length
+  same(budget(8192), 1024, 128, 2048);
+  same(budget(131072), 16384, 2048, 32768);
+  same(budget(1000), 128, 16, 256);
+  same(budget(512), 64, 8, 128);
+  same(budget(48), 6, 1, 12);
+  same(budget(4), 1, 1, 2);
+  same(budget(8192, 256), 256, 32, 512);
+  same(budget(8192, 256, 300), 256, 32, 300);
+}
+
 }  // namespace
 }  // namespace gsa::train
