@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "gsa/error.h"
+#include "kernels/common/query_tiles.h"
 #include "torch/parallel.h"
 
 namespace gsa::binding {
@@ -211,6 +212,27 @@ BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& la
   const ConstMask view{reinterpret_cast<const std::uint32_t*>(kept.const_data_ptr<std::int32_t>()), words};
   if (kept.device().is_cpu()) check_mask_bits(op, view, layout.table.view(), TorchParallel());
   return {kept, view};
+}
+
+QueryTiles BoundTiles::view() const {
+  static const std::int32_t none = 0;  // an empty sample has a pointer too: null would mean every tile
+  if (every) return {};
+  return {numbers.empty() ? &none : numbers.data(), static_cast<std::int64_t>(numbers.size())};
+}
+
+BoundTiles bind_query_tiles(const char* op, const OptTensor& query_tiles, const TokenLayout& layout) {
+  if (!query_tiles) return {};
+  BoundTiles bound{.every = false, .numbers = {}};
+  const std::int64_t total = total_query_tiles(layout.table.view());
+  for (const std::int64_t number : integers(op, "query_tiles", *query_tiles)) {
+    check_range(op, "query_tiles", "numbers of tiles,", number, 0, total - 1);
+    if (!bound.numbers.empty() && number <= bound.numbers.back()) {
+      bad_argument(op, "query_tiles", "numbers that ascend, each once",
+                   concat(number, " after ", bound.numbers.back()));
+    }
+    bound.numbers.push_back(static_cast<std::int32_t>(number));
+  }
+  return bound;
 }
 
 Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "kernels/attend/attend.h"
 #include "kernels/select/select.h"
@@ -97,6 +98,15 @@ struct BoundMask {
 // Positions a row of a mask (or of scores) has room for: the keys of the longest sequence, or max_keys.
 std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys);
 BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout);
+
+// A sample of the queries. The kernels read the numbers on the host, on every device.
+struct BoundTiles {
+  bool every = true;
+  std::vector<std::int32_t> numbers;
+
+  QueryTiles view() const;
+};
+BoundTiles bind_query_tiles(const char* op, const OptTensor& query_tiles, const TokenLayout& layout);
 
 // A Real or int32 tensor with one number (or heads numbers) a query, contiguous.
 Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,

@@ -160,7 +160,7 @@ class IndexerKl : public Function<IndexerKl> {
  public:
   struct Options {
     Tensor q, k, lse;
-    OptTensor mask, threshold, tie_cut;
+    OptTensor mask, threshold, tie_cut, query_tiles;
     std::optional<double> scale;
     double index_scale;
     std::string_view form;
@@ -174,12 +174,13 @@ class IndexerKl : public Function<IndexerKl> {
     const LayoutOptions& layout = options.layout;
     auto [loss, index_lse] =
         op.call(options.q, options.k, options.lse, index_q, index_k, index_w, index_bias, options.mask,
-                options.threshold, options.tie_cut, options.scale, options.index_scale, options.form,
-                layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+                options.threshold, options.tie_cut, options.query_tiles, options.scale, options.index_scale,
+                options.form, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
     ctx->save_for_backward({options.q, options.k, options.lse, index_q, index_k, index_w,
                             tensor_of(index_bias), tensor_of(options.mask), tensor_of(options.threshold),
                             tensor_of(options.tie_cut), index_lse, tensor_of(layout.cu_seqlens_q),
-                            tensor_of(layout.cu_seqlens_k), tensor_of(layout.q_position)});
+                            tensor_of(layout.cu_seqlens_k), tensor_of(layout.q_position),
+                            tensor_of(options.query_tiles)});
     ctx->saved_data["scale"] = options.scale;
     ctx->saved_data["index_scale"] = options.index_scale;
     ctx->saved_data["form"] = std::string(options.form);
@@ -196,9 +197,9 @@ class IndexerKl : public Function<IndexerKl> {
     auto [dq, dk, dw, dbias] =
         op.call(grads[0], saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], optional_of(saved[6]),
                 optional_of(saved[7]), optional_of(saved[8]), optional_of(saved[9]), saved[10],
-                ctx->saved_data["scale"].toOptional<double>(), ctx->saved_data["index_scale"].toDouble(),
-                ctx->saved_data["form"].toStringView(), optional_of(saved[11]), optional_of(saved[12]),
-                optional_of(saved[13]));
+                optional_of(saved[14]), ctx->saved_data["scale"].toOptional<double>(),
+                ctx->saved_data["index_scale"].toDouble(), ctx->saved_data["form"].toStringView(),
+                optional_of(saved[11]), optional_of(saved[12]), optional_of(saved[13]));
     result[0] = wanted(ctx, 0, dq);
     result[1] = wanted(ctx, 1, dk);
     result[2] = wanted(ctx, 2, dw);
@@ -280,12 +281,20 @@ Tensor gate_autograd(const Tensor& x, const Tensor& z) { return Gate::apply(x, z
 Tensor2 indexer_kl_autograd(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
                             const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                             const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
-                            std::optional<double> scale, double index_scale, std::string_view form,
-                            const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                            const OptTensor& q_position) {
-  const IndexerKl::Options options{
-      q,       k,     lse,         mask, threshold,
-      tie_cut, scale, index_scale, form, {cu_seqlens_q, cu_seqlens_k, q_position}};
+                            const OptTensor& query_tiles, std::optional<double> scale, double index_scale,
+                            std::string_view form, const OptTensor& cu_seqlens_q,
+                            const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+  const IndexerKl::Options options{q,
+                                   k,
+                                   lse,
+                                   mask,
+                                   threshold,
+                                   tie_cut,
+                                   query_tiles,
+                                   scale,
+                                   index_scale,
+                                   form,
+                                   {cu_seqlens_q, cu_seqlens_k, q_position}};
   const variable_list results = IndexerKl::apply(index_q, index_k, index_w, index_bias, options);
   return {results[0], results[1]};
 }
@@ -307,8 +316,9 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_gradient>());
   }
   // Differentiating one of these is an error that names it.
-  for (const char* name : {"attend_backward", "sparse_attend_backward", "gate_backward",
-                           "indexer_kl_backward", "decode", "few_linear", "quantize_index_keys"}) {
+  for (const char* name :
+       {"attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward", "attend_lse",
+        "decode", "few_linear", "quantize_index_keys"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -17,6 +17,7 @@ class CpuBackend final : public Backend {
   void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation) override {
     gsa::attend_backward(args, parallel_);
   }
+  void attend_lse(const AttendLseArgs& args) override { gsa::attend_lse(args, parallel_); }
   void gate(const GateArgs& args) override { gsa::gate(args, parallel_); }
   void gate_backward(const GateBackwardArgs& args) override { gsa::gate_backward(args, parallel_); }
   void indexer_kl(const IndexerKlArgs& args) override { gsa::indexer_kl(args, parallel_); }

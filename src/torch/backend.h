@@ -7,6 +7,7 @@
 
 #include "kernels/attend/attend.h"
 #include "kernels/attend/attend_cuda.h"
+#include "kernels/attend_lse/attend_lse.h"
 #include "kernels/gate/gate.h"
 #include "kernels/indexer_kl/indexer_kl.h"
 #include "kernels/select/select.h"
@@ -24,6 +25,7 @@ class Backend {
   virtual void index_scores(const IndexScoresArgs& args) = 0;
   virtual void attend(const AttendArgs& args) = 0;
   virtual void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation accumulation) = 0;
+  virtual void attend_lse(const AttendLseArgs& args) = 0;
   virtual void gate(const GateArgs& args) = 0;
   virtual void gate_backward(const GateBackwardArgs& args) = 0;
   virtual void indexer_kl(const IndexerKlArgs& args) = 0;

@@ -51,6 +51,7 @@ TORCH_LIBRARY_IMPL(gsa, CUDA, m) {
                            "index_scores",
                            "attend",
                            "attend_backward",
+                           "attend_lse",
                            "sparse_attend",
                            "sparse_attend_backward",
                            "gate",

@@ -1,6 +1,7 @@
 // The operators on CUDA devices: the same bindings as on the CPU, with the kernels of the GPU behind them.
 #include <torch/library.h>
 
+#include "kernels/attend_lse/attend_lse_cuda.h"
 #include "kernels/gate/gate_cuda.h"
 #include "kernels/indexer_kl/indexer_kl_cuda.h"
 #include "kernels/select/select_cuda.h"
@@ -30,6 +31,9 @@ class CudaBackend final : public Backend {
   }
   void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation accumulation) override {
     context_.run([&](const cuda::Context& context) { cuda::attend_backward(args, accumulation, context); });
+  }
+  void attend_lse(const AttendLseArgs& args) override {
+    context_.run([&](const cuda::Context& context) { cuda::attend_lse(args, context); });
   }
   void gate(const GateArgs& args) override {
     context_.run([&](const cuda::Context& context) { cuda::gate(args, context); });

@@ -1,5 +1,6 @@
 // indexer_kl and its backward pass. A support given by thresholds is rebuilt a chunk of queries at
-// a time, as in sparse_attend.cc; one given by a mask, or all visible keys, runs in one piece.
+// a time, as in sparse_attend.cc; one given by a mask, or all visible keys (of every query or of a sample),
+// runs in one piece.
 #include "kernels/indexer_kl/indexer_kl.h"
 
 #include "gsa/error.h"
@@ -21,6 +22,7 @@ struct KlTensors {
   const OptTensor& mask;
   const OptTensor& threshold;
   const OptTensor& tie_cut;
+  const OptTensor& query_tiles;
   std::optional<double> scale;
   LayoutTensors layout;
 };
@@ -28,6 +30,7 @@ struct KlTensors {
 struct BoundKl : BoundLayer {
   std::unique_ptr<Backend> backend;
   BoundMask mask;
+  BoundTiles tiles;
   Tensor lse, threshold, tie_cut;
 
   at::ScalarType real() const { return real_type(attention.shape.dtype); }
@@ -42,6 +45,12 @@ void check_support(const char* op, const KlTensors& tensors) {
   if (tensors.mask && tensors.threshold) {
     bad_argument(op, "threshold", "None beside a mask: one of them gives the support", "a tensor");
   }
+  if (tensors.query_tiles && (tensors.mask || tensors.threshold)) {
+    bad_argument(op, "query_tiles",
+                 concat("None beside ", tensors.mask ? "a mask" : "thresholds",
+                        ": the support of a sample is every visible key"),
+                 "a tensor");
+  }
 }
 
 BoundKl bind_kl(const char* op, const KlTensors& tensors) {
@@ -53,6 +62,7 @@ BoundKl bind_kl(const char* op, const KlTensors& tensors) {
   bound.lse =
       bind_per_query(op, "lse", tensors.lse, bound.real(), bound.layout, {bound.attention.shape.heads});
   bound.mask = bind_mask(op, tensors.mask, bound.layout);
+  bound.tiles = bind_query_tiles(op, tensors.query_tiles, bound.layout);
   if (tensors.threshold) {
     bound.threshold = bind_per_query(op, "threshold", *tensors.threshold, bound.real(), bound.layout);
     bound.tie_cut = bind_per_query(op, "tie_cut", *tensors.tie_cut, at::kInt, bound.layout);
@@ -74,7 +84,8 @@ void for_each_chunk(const char* op, const BoundKl& bound, const Run& run) {
                         .lse = bound.lse.const_data_ptr(),
                         .indexer = bound.indexer.view,
                         .mask = bound.mask.view,
-                        .sequences = whole.table.view()},
+                        .sequences = whole.table.view(),
+                        .tiles = bound.tiles.view()},
         whole);
     return;
   }
@@ -105,8 +116,8 @@ void for_each_chunk(const char* op, const BoundKl& bound, const Run& run) {
 Tensor2 indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
                    const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                    const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
-                   std::optional<double> scale, double index_scale, std::string_view form,
-                   const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                   const OptTensor& query_tiles, std::optional<double> scale, double index_scale,
+                   std::string_view form, const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
                    const OptTensor& q_position) {
   constexpr char op[] = "indexer_kl";
   const BoundKl bound = bind_kl(op, {q,
@@ -116,6 +127,7 @@ Tensor2 indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Te
                                      mask,
                                      threshold,
                                      tie_cut,
+                                     query_tiles,
                                      scale,
                                      {cu_seqlens_q, cu_seqlens_k, q_position}});
   const Tensor loss = empty(op, "q", bound.layout.q_tokens, bound.real(), bound.layout.device);
@@ -132,9 +144,10 @@ Tensor2 indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Te
 Tensor4 indexer_kl_backward(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
                             const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                             const OptTensor& index_bias, const OptTensor& mask, const OptTensor& threshold,
-                            const OptTensor& tie_cut, const Tensor& index_lse, std::optional<double> scale,
-                            double index_scale, std::string_view form, const OptTensor& cu_seqlens_q,
-                            const OptTensor& cu_seqlens_k, const OptTensor& q_position) {
+                            const OptTensor& tie_cut, const Tensor& index_lse, const OptTensor& query_tiles,
+                            std::optional<double> scale, double index_scale, std::string_view form,
+                            const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                            const OptTensor& q_position) {
   constexpr char op[] = "indexer_kl_backward";
   const BoundKl bound = bind_kl(op, {q,
                                      k,
@@ -143,6 +156,7 @@ Tensor4 indexer_kl_backward(const Tensor& dloss, const Tensor& q, const Tensor& 
                                      mask,
                                      threshold,
                                      tie_cut,
+                                     query_tiles,
                                      scale,
                                      {cu_seqlens_q, cu_seqlens_k, q_position}});
   const Tensor weight = bind_per_query(op, "dloss", dloss, bound.real(), bound.layout);

@@ -7,11 +7,9 @@
 
 namespace gsa::binding {
 
-namespace {
-
 std::vector<std::int64_t> integers(const char* op, const char* argument, const Tensor& tensor) {
   if (!tensor.device().is_cpu()) {
-    bad_argument(op, argument, "a tensor on cpu, where offsets and positions stay beside any device",
+    bad_argument(op, argument, "a tensor on cpu, where offsets, positions and tiles stay beside any device",
                  tensor.device().str());
   }
   check_rank(op, argument, tensor, 1, "[n]");
@@ -23,6 +21,8 @@ std::vector<std::int64_t> integers(const char* op, const char* argument, const T
   const std::int64_t* data = values.const_data_ptr<std::int64_t>();
   return {data, data + values.numel()};
 }
+
+namespace {
 
 std::vector<std::int64_t> cumulative(const char* op, const char* argument, const Tensor& tensor,
                                      std::int64_t tokens) {

@@ -45,6 +45,9 @@ struct TokenLayout {
 TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, const char* k_name,
                         const Tensor& k, const LayoutTensors& tensors);
 
+// The numbers of a rank-1 int64 or int32 tensor on the CPU.
+std::vector<std::int64_t> integers(const char* op, const char* argument, const Tensor& tensor);
+
 // {tokens..., tail...}
 Shape joined(const Shape& tokens, std::initializer_list<std::int64_t> tail);
 

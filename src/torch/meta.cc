@@ -152,6 +152,13 @@ Tensor3 attend_backward_meta(const Tensor& dout, const Tensor& q, const Tensor& 
   return {empty_as(q), empty_as(k), empty_as(v)};
 }
 
+Tensor attend_lse_meta(const Tensor& q, const Tensor& k, const OptTensor&, std::optional<double>,
+                       const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+  const std::int64_t dims = token_dims(cu_seqlens_q);
+  check_attention("attend_lse", q, k, std::nullopt, dims);
+  return empty(joined(tokens_of(q, dims), q.sym_size(-2)), q, real_type(q));
+}
+
 Tensor6 sparse_attend_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                            const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                            std::optional<double>, double, std::string_view, std::string_view, std::int64_t,
@@ -254,8 +261,8 @@ Tensor2 gate_backward_meta(const Tensor& dy, const Tensor& x, const Tensor& z) {
 Tensor2 indexer_kl_meta(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
                         const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                         const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
-                        std::optional<double>, double, std::string_view, const OptTensor& cu_seqlens_q,
-                        const OptTensor&, const OptTensor&) {
+                        const OptTensor&, std::optional<double>, double, std::string_view,
+                        const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
   check_attention("indexer_kl", q, k, std::nullopt, dims);
   check_index("indexer_kl", q, index_q, index_k, index_w, index_bias, dims);
@@ -272,8 +279,9 @@ Tensor4 indexer_kl_backward_meta(const Tensor& dloss, const Tensor& q, const Ten
                                  const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                  const OptTensor& index_bias, const OptTensor& mask,
                                  const OptTensor& threshold, const OptTensor& tie_cut,
-                                 const Tensor& index_lse, std::optional<double>, double, std::string_view,
-                                 const OptTensor& cu_seqlens_q, const OptTensor&, const OptTensor&) {
+                                 const Tensor& index_lse, const OptTensor&, std::optional<double>, double,
+                                 std::string_view, const OptTensor& cu_seqlens_q, const OptTensor&,
+                                 const OptTensor&) {
   const std::int64_t dims = token_dims(cu_seqlens_q);
   check_attention("indexer_kl_backward", q, k, std::nullopt, dims);
   check_index("indexer_kl_backward", q, index_q, index_k, index_w, index_bias, dims);
@@ -297,6 +305,7 @@ TORCH_LIBRARY_IMPL(gsa, Meta, m) {
   m.impl("index_scores", &index_scores_meta);
   m.impl("attend", &attend_meta);
   m.impl("attend_backward", &attend_backward_meta);
+  m.impl("attend_lse", &attend_lse_meta);
   m.impl("sparse_attend", &sparse_attend_meta);
   m.impl("sparse_attend_with_mask", &sparse_attend_with_mask_meta);
   m.impl("sparse_attend_backward", &sparse_attend_backward_meta);

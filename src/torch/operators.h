@@ -7,6 +7,7 @@ namespace gsa::binding {
 
 void implement_select(torch::Library& library);
 void implement_attend(torch::Library& library);
+void implement_attend_lse(torch::Library& library);
 void implement_sparse_attend(torch::Library& library);
 void implement_gate(torch::Library& library);
 void implement_indexer_kl(torch::Library& library);
@@ -14,6 +15,7 @@ void implement_indexer_kl(torch::Library& library);
 inline void implement_operators(torch::Library& library) {
   implement_select(library);
   implement_attend(library);
+  implement_attend_lse(library);
   implement_sparse_attend(library);
   implement_gate(library);
   implement_indexer_kl(library);

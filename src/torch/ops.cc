@@ -36,6 +36,12 @@ Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTen
   return {out, lse};
 }
 
+Tensor attend_lse(const Tensor& q, const Tensor& k, const OptTensor& query_tiles, std::optional<double> scale,
+                  const Layout& layout) {
+  static const auto op = find_operator<binding::AttendLseFn>("gsa::attend_lse");
+  return op.call(q, k, query_tiles, scale, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+}
+
 SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
                               const BudgetOptions& budget, std::optional<double> scale, const Layout& layout,
                               const std::string& accumulation) {
@@ -85,11 +91,11 @@ Tensor gate(const Tensor& x, const Tensor& z) {
 
 KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const IndexerInputs& indexer,
                   const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
-                  std::optional<double> scale, const Layout& layout) {
+                  std::optional<double> scale, const Layout& layout, const OptTensor& query_tiles) {
   static const auto op = find_operator<binding::IndexerKlFn>("gsa::indexer_kl");
-  auto [loss, index_lse] =
-      op.call(q, k, lse, indexer.q, indexer.k, indexer.w, indexer.bias, mask, threshold, tie_cut, scale,
-              indexer.scale, indexer.form, layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
+  auto [loss, index_lse] = op.call(q, k, lse, indexer.q, indexer.k, indexer.w, indexer.bias, mask, threshold,
+                                   tie_cut, query_tiles, scale, indexer.scale, indexer.form,
+                                   layout.cu_seqlens_q, layout.cu_seqlens_k, layout.q_position);
   return {loss, index_lse};
 }
 

@@ -72,6 +72,12 @@ Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTen
                  std::optional<double> scale = {}, const Layout& layout = {},
                  const std::string& accumulation = "ordered");
 
+// The lse of dense attention alone: Real [B, L, n_h]. query_tiles: int64 or int32 on the CPU, ascending
+// numbers of the tiles (kQueryTile in gsa/tensor_view.h) whose queries are wanted, the others get 0; absent:
+// every query. No gradient: call it under torch::NoGradGuard, or detach q and k.
+Tensor attend_lse(const Tensor& q, const Tensor& k, const OptTensor& query_tiles = {},
+                  std::optional<double> scale = {}, const Layout& layout = {});
+
 // select and attend in chunks of queries: memory linear in the length, forward and backward (masks are
 // rebuilt from thresholds). Differentiable in q, k, v; the selection passes no gradient.
 SparseAttention sparse_attend(const Tensor& q, const Tensor& k, const Tensor& v, const IndexerInputs& indexer,
@@ -110,10 +116,12 @@ QuantizedKeys quantize_index_keys(const Tensor& keys);
 // y = x * sigmoid(z). x [..., heads, d]; z as x, or [..., heads] for one gate a head.
 Tensor gate(const Tensor& x, const Tensor& z);
 
-// Support: threshold and tie_cut of a selection, or a mask, or (neither) every visible key.
+// Support: threshold and tie_cut of a selection, or a mask, or (neither) every visible key. query_tiles, as
+// of attend_lse, go with the latter: other queries have loss 0.
 KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const IndexerInputs& indexer,
                   const OptTensor& mask = {}, const OptTensor& threshold = {}, const OptTensor& tie_cut = {},
-                  std::optional<double> scale = {}, const Layout& layout = {});
+                  std::optional<double> scale = {}, const Layout& layout = {},
+                  const OptTensor& query_tiles = {});
 
 // Whether this library holds the operators for CUDA tensors.
 bool built_with_cuda();

@@ -1,6 +1,6 @@
-// Schemas of the operators. They are implemented once, in select.cc, attend.cc, sparse_attend.cc, gate.cc,
-// indexer_kl.cc and decode.cc (quantize_index_keys.cc: torch's own operators), on top of a Backend
-// (backend.h) for the CPU or a CUDA device; shapes are in meta.cc, gradients in autograd.cc.
+// Schemas of the operators. They are implemented once, in select.cc, attend.cc, attend_lse.cc,
+// sparse_attend.cc, gate.cc, indexer_kl.cc and decode.cc (quantize_index_keys.cc: torch's own operators), on
+// top of a Backend (backend.h) for the CPU or a CUDA device; shapes are in meta.cc, gradients in autograd.cc.
 //
 // Shapes. B sequences, L queries and S keys each (L <= S), heads = n_h, key/value heads = n_kv (n_kv divides
 // n_h), head size d (1 .. 256); indexer heads H_I (1 .. 128), indexer head size d_I (1 .. 256).
@@ -32,6 +32,9 @@
 //   accumulation    how the backward pass adds up dk and dv: 'ordered' (the same bits every time) or 'atomic'
 //               (on a CUDA device faster, and not reproducible; on the CPU the same as 'ordered')
 //   most_selected   no query selected more keys than this: saves memory where it is known
+//   query_tiles     int64 or int32 [n], on the CPU: a sample of the queries, as ascending numbers of tiles.
+//               None: every query. The tiles of all sequences are numbered in order; those of a sequence are
+//               cut where positions are multiples of 64
 //
 // Layout. Without cu_seqlens, as above. With cu_seqlens_q and cu_seqlens_k (int64 or int32 [sequences + 1],
 // on the CPU), sequences are packed end to end and [B, L], [B, S] become one dimension [T] each. q_position
@@ -56,6 +59,7 @@ constexpr char kScores[] = "float scale=1, str form=\"sigmoid\"";
 constexpr char kIndexScores[] = "float index_scale=1, str form=\"sigmoid\"";
 constexpr char kLayout[] = "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? q_position=None";
 constexpr char kAccumulation[] = "str accumulation=\"ordered\"";
+constexpr char kTiles[] = "Tensor? query_tiles=None";
 constexpr char kWidth[] = "SymInt? max_keys=None";
 
 }  // namespace
@@ -81,6 +85,11 @@ TORCH_LIBRARY(gsa, m) {
   define(concat(
       "attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor lse,",
       " *, float? scale=None, ", kAccumulation, ", ", kLayout, ") -> (Tensor dq, Tensor dk, Tensor dv)"));
+
+  // The lse of attend() over every visible key, without its output: Real [B, L, n_h]. Queries outside
+  // query_tiles get 0. It is the target of indexer_kl, a constant: no gradient.
+  define(
+      concat("attend_lse(Tensor q, Tensor k, *, ", kTiles, ", float? scale=None, ", kLayout, ") -> Tensor"));
 
   // select and attend in chunks of queries: the whole mask never exists, so memory is linear in the length.
   // Differentiable in q, k, v. The backward pass rebuilds the masks of chunks from the thresholds; where
@@ -134,17 +143,17 @@ TORCH_LIBRARY(gsa, m) {
 
   // KL(attention averaged over heads || softmax of the indexer's scores) for each query: loss and index_lse
   // are Real [B, L]. The support is that of threshold and tie_cut (rebuilt chunk by chunk), or of mask, or
-  // (none of them) every visible key; lse is that of the attention over the same support. Differentiable in
-  // index_q, index_k, index_w, index_bias; the attention is a constant.
+  // (none of them) every visible key; lse is that of the attention over the same support. With query_tiles,
+  // which need every visible key for a support, queries outside them have loss and index_lse 0 and teach
+  // nothing. Differentiable in index_q, index_k, index_w, index_bias; the attention is a constant.
   define(concat("indexer_kl(Tensor q, Tensor k, Tensor lse, ", kIndexTensors, "=None, Tensor? mask=None, ",
-                "Tensor? threshold=None, Tensor? tie_cut=None, *, float? scale=None, ", kIndexScores, ", ",
-                kLayout, ") -> (Tensor loss, Tensor index_lse)"));
+                "Tensor? threshold=None, Tensor? tie_cut=None, *, ", kTiles, ", float? scale=None, ",
+                kIndexScores, ", ", kLayout, ") -> (Tensor loss, Tensor index_lse)"));
   // dloss Real [B, L]. dindex_bias is [0] where there is no index_bias.
-  define(
-      concat("indexer_kl_backward(Tensor dloss, Tensor q, Tensor k, Tensor lse, ", kIndexTensors,
-             ", Tensor? mask, Tensor? threshold, Tensor? tie_cut, Tensor index_lse, *, float? scale=None, ",
-             kIndexScores, ", ", kLayout,
-             ") -> (Tensor dindex_q, Tensor dindex_k, Tensor dindex_w, Tensor dindex_bias)"));
+  define(concat("indexer_kl_backward(Tensor dloss, Tensor q, Tensor k, Tensor lse, ", kIndexTensors,
+                ", Tensor? mask, Tensor? threshold, Tensor? tie_cut, Tensor index_lse, *, ", kTiles,
+                ", float? scale=None, ", kIndexScores, ", ", kLayout,
+                ") -> (Tensor dindex_q, Tensor dindex_k, Tensor dindex_w, Tensor dindex_bias)"));
 }
 
 }  // namespace gsa::binding

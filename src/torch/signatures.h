@@ -48,6 +48,10 @@ using AttendBackwardFn = Tensor3(const Tensor& dout, const Tensor& q, const Tens
                                  const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
                                  const OptTensor& q_position);
 
+using AttendLseFn = Tensor(const Tensor& q, const Tensor& k, const OptTensor& query_tiles,
+                           std::optional<double> scale, const OptTensor& cu_seqlens_q,
+                           const OptTensor& cu_seqlens_k, const OptTensor& q_position);
+
 using SparseAttendFn = Tensor6(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& index_q,
                                const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                                std::optional<double> scale, double index_scale, std::string_view form,
@@ -90,17 +94,18 @@ using GateBackwardFn = Tensor2(const Tensor& dy, const Tensor& x, const Tensor& 
 using IndexerKlFn = Tensor2(const Tensor& q, const Tensor& k, const Tensor& lse, const Tensor& index_q,
                             const Tensor& index_k, const Tensor& index_w, const OptTensor& index_bias,
                             const OptTensor& mask, const OptTensor& threshold, const OptTensor& tie_cut,
-                            std::optional<double> scale, double index_scale, std::string_view form,
-                            const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
-                            const OptTensor& q_position);
+                            const OptTensor& query_tiles, std::optional<double> scale, double index_scale,
+                            std::string_view form, const OptTensor& cu_seqlens_q,
+                            const OptTensor& cu_seqlens_k, const OptTensor& q_position);
 
 using IndexerKlBackwardFn = Tensor4(const Tensor& dloss, const Tensor& q, const Tensor& k, const Tensor& lse,
                                     const Tensor& index_q, const Tensor& index_k, const Tensor& index_w,
                                     const OptTensor& index_bias, const OptTensor& mask,
                                     const OptTensor& threshold, const OptTensor& tie_cut,
-                                    const Tensor& index_lse, std::optional<double> scale, double index_scale,
-                                    std::string_view form, const OptTensor& cu_seqlens_q,
-                                    const OptTensor& cu_seqlens_k, const OptTensor& q_position);
+                                    const Tensor& index_lse, const OptTensor& query_tiles,
+                                    std::optional<double> scale, double index_scale, std::string_view form,
+                                    const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
+                                    const OptTensor& q_position);
 
 // The registered operator of this name, "gsa::attend".
 template <typename Fn>

@@ -30,6 +30,7 @@ def arguments(op):
         "index_scores": plain,
         "attend": attention | dict(mask=mask),
         "attend_backward": attention | passed | dict(dout=out, mask=mask),
+        "attend_lse": dict(q=p.q, k=p.k),
         "sparse_attend": attention | indexer | dict(k_min=1),
         "sparse_attend_backward": attention | indexer | passed | selection | dict(dout=out),
         "gate": dict(x=p.q, z=p.q),
@@ -45,6 +46,7 @@ OPS = [
     "index_scores",
     "attend",
     "attend_backward",
+    "attend_lse",
     "sparse_attend",
     "sparse_attend_backward",
     "gate",
@@ -56,7 +58,8 @@ INDEXER = ["select", "select_mask", "index_scores"]
 ATTENTION = ["attend", "attend_backward", "sparse_attend", "sparse_attend_backward"]
 WITH_INDEX = ["sparse_attend", "sparse_attend_backward", "indexer_kl", "indexer_kl_backward"]
 KL = ["indexer_kl", "indexer_kl_backward"]
-SEQUENCES = INDEXER + ATTENTION + KL
+SAMPLED = KL + ["attend_lse"]
+SEQUENCES = INDEXER + ATTENTION + SAMPLED
 
 
 def expect_error(op, argument, changes):
@@ -91,6 +94,8 @@ no_heads = lambda t: t[..., :0, :]
 meta = lambda t: t.to("meta")
 future = lambda mask: pack(reference.visible(L, S).expand(2, -1, -1).roll(1, -1) | reference.visible(L, S))
 
+visible_mask = lambda: pack(reference.visible(L, S).expand(2, -1, -1))
+
 CASES = sum(
     [
         # ranks and shapes
@@ -98,10 +103,10 @@ CASES = sum(
         *[case(INDEXER, name, "shape", **{name: narrow}) for name in ("k", "w", "bias")],
         case(ATTENTION, "v", "rank", v=drop),
         case(ATTENTION, "v", "size", v=narrow),
-        case(ATTENTION + KL, "k", "size", k=narrow),
-        case(ATTENTION + KL, "k", "heads", k=lambda t: torch.cat([t, t[:, :, :1]], 2)),
-        case(ATTENTION + KL, "k", "no-heads", k=no_heads),
-        case(ATTENTION + KL, "q", "no-heads", q=no_heads),
+        case(ATTENTION + SAMPLED, "k", "size", k=narrow),
+        case(ATTENTION + SAMPLED, "k", "heads", k=lambda t: torch.cat([t, t[:, :, :1]], 2)),
+        case(ATTENTION + SAMPLED, "k", "no-heads", k=no_heads),
+        case(ATTENTION + SAMPLED, "q", "no-heads", q=no_heads),
         case(SEQUENCES, "k", "batch", k=lambda t: t[:1]),
         case(SEQUENCES, "k", "fewer-keys", k=lambda t: t[:, : L - 1]),
         case(SEQUENCES, "k", "no-keys", k=lambda t: t[:, :0]),
@@ -115,8 +120,8 @@ CASES = sum(
         case(INDEXER, "q", "heads129", q=lambda t: torch.zeros(2, L, 129, 8)),
         case(INDEXER, "q", "no-heads", q=no_heads),
         case(INDEXER, "q", "size0", q=lambda t: t[..., :0]),
-        case(ATTENTION + KL, "q", "size257", q=lambda t: torch.zeros(2, L, 4, 257)),
-        case(ATTENTION + KL, "q", "size0", q=lambda t: t[..., :0]),
+        case(ATTENTION + SAMPLED, "q", "size257", q=lambda t: torch.zeros(2, L, 4, 257)),
+        case(ATTENTION + SAMPLED, "q", "size0", q=lambda t: t[..., :0]),
         case(["attend", "attend_backward"], "mask", "words", mask=lambda t: torch.cat([t, t], -1)),
         case(["attend", "attend_backward"], "mask", "rows", mask=lambda t: t[:, 1:]),
         case(["attend", "attend_backward"], "mask", "type", mask=lambda t: t.long()),
@@ -141,6 +146,22 @@ CASES = sum(
             case([op], "tie_cut", "type", tie_cut=lambda t: t.long())
             for op in ("select_mask", "sparse_attend_backward")
         ],
+        # samples: two sequences of one tile each
+        case(SAMPLED, "query_tiles", "rank", query_tiles=torch.zeros(1, 1, dtype=torch.int64)),
+        case(SAMPLED, "query_tiles", "type", query_tiles=torch.zeros(1)),
+        case(SAMPLED, "query_tiles", "beyond", query_tiles=integers(0, 2)),
+        case(SAMPLED, "query_tiles", "negative", query_tiles=integers(-1)),
+        case(SAMPLED, "query_tiles", "twice", query_tiles=integers(1, 1)),
+        case(SAMPLED, "query_tiles", "falling", query_tiles=integers(1, 0, dtype=torch.int32)),
+        case(KL, "query_tiles", "mask", query_tiles=integers(0), mask=lambda _: visible_mask()),
+        case(
+            KL,
+            "query_tiles",
+            "threshold",
+            query_tiles=integers(0),
+            threshold=lambda _: torch.zeros(2, L),
+            tie_cut=lambda _: torch.zeros(2, L, dtype=torch.int32),
+        ),
         case(["indexer_kl_backward"], "dloss", "shape", dloss=narrow),
         case(["indexer_kl_backward"], "index_lse", "shape", index_lse=narrow),
         case(["gate", "gate_backward"], "x", "rank", x=lambda t: t.flatten()),
@@ -165,7 +186,7 @@ CASES = sum(
         case(["gate", "gate_backward"], "z", "device", z=meta),
         # numbers and names
         case(INDEXER, "scale", "nan", scale=float("nan")),
-        case(ATTENTION + KL, "scale", "inf", scale=float("inf")),
+        case(ATTENTION + SAMPLED, "scale", "inf", scale=float("inf")),
         case(WITH_INDEX, "index_scale", "inf", index_scale=float("inf")),
         case(INDEXER + WITH_INDEX, "form", "name", form="tanh"),
         *[

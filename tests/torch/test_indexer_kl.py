@@ -139,6 +139,26 @@ def test_empty(shape, support):
         assert tensor.grad.shape == tensor.shape and (tensor.grad == 0).all()
 
 
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+def test_samples_add_up_to_all_queries(dtype):
+    """Loss and gradients of the tiles 0, 2 and of 1, 3."""
+    p = make(batch=2, queries=97, dtype=dtype)
+    totals = {}
+    for name, tiles in {"all": None, "even": [0, 2], "odd": [1, 3], "none": []}.items():
+        leaves = p.leaves()
+        sample = None if tiles is None else torch.tensor(tiles, dtype=torch.int64)
+        target = gsa.attend_lse(p.q, p.k, query_tiles=sample)
+        loss, _ = gsa.indexer_kl(p.q, p.k, target, *leaves.indexer(), query_tiles=sample, index_scale=p.scale())
+        loss.sum().backward()
+        totals[name] = [loss.detach(), *(getattr(leaves, n).grad for n in INDEXER)]
+    assert all((t == 0).all() for t in totals["none"])
+    eps = torch.finfo(dtype).eps
+    for name, whole, even, odd in zip(("loss", *INDEXER), totals["all"], totals["even"], totals["odd"]):
+        difference = (even.double() + odd.double() - whole.double()).abs().max().item()
+        assert difference <= 4 * eps * whole.abs().max().item(), name
+    assert (totals["even"][0][0, 64:] == 0).all() and (totals["even"][0][0, 1:64] != 0).any()
+
+
 def test_only_wanted_gradients():
     p = make(queries=20)
     bias = p.index_bias.clone().requires_grad_()

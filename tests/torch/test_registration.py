@@ -12,6 +12,7 @@ from test_fused import forward_cases as fused_forward
 
 gsa = torch.ops.gsa
 BUDGET = dict(budget="fixed", k_base=5, k_min=1, k_max=64)
+TILES = dict(query_tiles=torch.tensor([1]))  # of two or more
 
 
 def sample(packed=False, grad=True, dtype=torch.float32):
@@ -80,6 +81,7 @@ def cases(packed, grad):
         "indexer_kl": ((p.q, p.k, lse, *p.indexer(), *by_threshold), layout),
         "indexer_kl-mask": ((p.q, p.k, lse, *p.indexer(), mask), layout),
         "indexer_kl-nobias": ((p.q, p.k, lse, *p.indexer()[:3]), layout),
+        "indexer_kl-tiles": ((p.q, p.k, lse, *p.indexer()), layout | TILES),
         **fused_forward(grad),
     }
     without_gradients = {
@@ -87,6 +89,8 @@ def cases(packed, grad):
         "append": append_case(torch.float32)[:2],
         "few_linear": (few_linear_case(torch.float32), dict(eps=1e-5)),
         "few_linear-swiglu": (few_linear_case(torch.float32, swiglu=True)[:3], dict(eps=1e-5, swiglu=True)),
+        "attend_lse": ((p.q, p.k), layout),
+        "attend_lse-tiles": ((p.q, p.k), layout | TILES),
         "attend_backward": ((dout, *p.attention(), mask, out, lse), layout),
         "sparse_attend_backward": (
             (dout, *p.attention(), *p.indexer(), out, lse, threshold, tie_cut),
@@ -100,6 +104,10 @@ def cases(packed, grad):
         "indexer_kl_backward": (
             (dloss, p.q, p.k, lse, *p.indexer(), *by_threshold, index_lse),
             layout,
+        ),
+        "indexer_kl_backward-tiles": (
+            (dloss, p.q, p.k, lse, *p.indexer(), None, None, None, index_lse),
+            layout | TILES,
         ),
         "indexer_kl_backward-nobias": (
             (dloss, p.q, p.k, lse, *p.indexer()[:3], None, *by_threshold, index_lse),
@@ -125,6 +133,7 @@ FORWARD = [
     "indexer_kl",
     "indexer_kl-mask",
     "indexer_kl-nobias",
+    "indexer_kl-tiles",
     *fused_forward(False),
 ]
 WITHOUT_GRADIENTS = [
@@ -132,11 +141,14 @@ WITHOUT_GRADIENTS = [
     "append",
     "few_linear",
     "few_linear-swiglu",
+    "attend_lse",
+    "attend_lse-tiles",
     "attend_backward",
     "sparse_attend_backward",
     "sparse_attend_backward-mask",
     "gate_backward",
     "indexer_kl_backward",
+    "indexer_kl_backward-tiles",
     "indexer_kl_backward-nobias",
 ]
 
