@@ -2,9 +2,13 @@
 // are read once, whatever the search needs. A warp holds one segment of 1,024 positions, a lane 32 of them:
 // those whose sums are its part of the moments (score_moments.cuh).
 //
-// The search is a radix search: a histogram of the scores between their minimum and maximum, in the order of
-// representable numbers, then one of the bin that holds the k-th, until few are left, which are ranked, or
-// one value is. So there are at most ceil(32 / bits of the bins) of them, however the scores are distributed.
+// The search is a radix search: a histogram of the scores between two of them, in the order of representable
+// numbers, then one of the bin that holds the k-th, until few are left, which are ranked, or one value is. So
+// there are at most ceil(32 / bits of the bins) of them, however the scores are distributed.
+//
+// Additions to a histogram are what a row costs: shared memory takes about one a cycle. In long rows a sample
+// of about a thousand scores says first between which two the k-th lies, with a margin, and only those enter
+// the histogram. Where the sample was wrong, all of them do.
 #pragma once
 
 #include "kernels/select/select_row.cuh"
@@ -13,6 +17,10 @@ namespace gsa::cuda::selecting {
 
 constexpr int kHeldScores = 32;  // of a lane
 constexpr int kHeldFew = 64;     // scores that are ranked one against the other
+
+constexpr float kHeldMargin = 5.0f;  // standard deviations of a sample's rank
+// Scores of a lane that are in the sample; 0: none is taken, rows are short.
+constexpr int held_sample(int warps) { return warps <= 2 ? 0 : warps <= 8 ? 4 : 32 / warps; }
 
 // Bins of a histogram: eight a thread, or fewer.
 constexpr int held_bits(int warps) { return warps == 1 ? 8 : warps == 2 ? 9 : warps == 4 ? 10 : 11; }
@@ -30,6 +38,8 @@ struct alignas(16) HeldShared {
   std::uint32_t row_low, row_high;
   int k;
   int bin, above, inside;
+  int upper_bin;  // of the other rank that was looked for
+  int higher;     // scores above the range that the sample gave
   std::uint32_t order;
   int cut;
 };
@@ -55,7 +65,7 @@ class HeldRow {
 
   __device__ __forceinline__ void run(const Budget& budget, const RowOutputs& out, int row) {
     clear_bins();
-    if (thread_ == 0) shared_.few = 0;
+    if (thread_ == 0) shared_.few = 0, shared_.higher = 0;
     if ((warp_ + 1) * kMomentSegment <= visible_) {
       load<true>();
     } else {
@@ -184,32 +194,90 @@ class HeldRow {
     shared_.row_low = low, shared_.row_high = high;
   }
 
+  // Adds every step-th score of each lane that lies within [low, high] to the histogram.
+  template <int step>
+  __device__ __forceinline__ void add_to_bins(std::uint32_t low, std::uint32_t high, int shift) {
+    if (!active_) return;
+    const std::uint32_t width = high - low;
+#pragma unroll
+    for (int i = 0; i < kHeldScores; i += step) {
+      const std::uint32_t above = order_[i] - low;  // wraps around where it is less
+      if (above <= width) atomicAdd(&shared_.bins[above >> shift], 1u);
+    }
+  }
+  static __device__ __forceinline__ int shift_of(std::uint32_t low, std::uint32_t high) {
+    return max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
+  }
+
+  // Narrows [low, high] to where a sample says that the k-th largest lies. True: `higher` is how many lie
+  // above, and bins, clear again, are ready for those within. False: all scores have to be looked at.
+  __device__ __forceinline__ bool narrow_by_sample(int k, std::uint32_t& low, std::uint32_t& high) {
+    constexpr int kSample = held_sample(kWarps), kStep = kSample > 0 ? kHeldScores / kSample : kHeldScores;
+    const int shift = shift_of(low, high);
+    add_to_bins<kStep>(low, high, shift);
+    // Of a segment that is not whole about as large a share is sampled.
+    const float part = static_cast<float>(kSample) / kHeldScores;
+    const float expected = part * static_cast<float>(k), margin = kHeldMargin * sqrtf(expected) + 4.0f;
+    __syncthreads();
+    find_bins(static_cast<int>(expected + margin), max(1, static_cast<int>(expected - margin)));
+    const int lower = shared_.bin, upper = shared_.upper_bin;
+    if (lower < 0 || upper < 0) return false;  // fewer scores than that
+    if (expected - margin >= 1.0f) high = min(high, low + ((static_cast<std::uint32_t>(upper) + 1) << shift) - 1);
+    low += static_cast<std::uint32_t>(lower) << shift;
+    int higher = 0;
+    if (active_) {
+#pragma unroll
+      for (int i = 0; i < kHeldScores; ++i) higher += order_[i] > high;
+    }
+    higher = __reduce_add_sync(~0u, higher);
+    if (lane_ == 0 && higher > 0) atomicAdd(&shared_.higher, higher);
+    clear_bins();
+    return true;
+  }
+
   // The k-th largest score, 1 <= k < visible: shared.order and shared.cut, as of a RowChoice. How many
-  // histograms it took.
+  // histograms of all scores it took.
   __device__ __forceinline__ int search(int k, std::uint32_t low, std::uint32_t high) {
     int wanted = k;  // the wanted-th largest of the scores within [low, high]
     int inside = visible_, histograms = 0;
-    while (low != high && inside > kHeldFew) {
-      const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
-      if (histograms > 0) {  // the first one finds them clear
-        clear_bins();
+    if (held_sample(kWarps) > 0 && low != high && inside > kHeldFew) {
+      std::uint32_t from = low, to = high;
+      const bool narrowed = narrow_by_sample(k, from, to);
+      __syncthreads();
+      if (narrowed) {
+        const int shift = shift_of(from, to);
+        add_to_bins<1>(from, to, shift);
         __syncthreads();
+        wanted = k - shared_.higher;
+        find_bins(wanted, wanted);
+        ++histograms;
       }
-      const std::uint32_t width = high - low;
-      if (active_) {
-#pragma unroll
-        for (int i = 0; i < kHeldScores; ++i) {
-          const std::uint32_t above = order_[i] - low;  // wraps around where it is less
-          if (above <= width) atomicAdd(&shared_.bins[above >> shift], 1u);
-        }
+      if (narrowed && wanted > 0 && shared_.bin >= 0) {
+        const int shift = shift_of(from, to);
+        wanted -= shared_.above;
+        inside = shared_.inside;
+        low = from + (static_cast<std::uint32_t>(shared_.bin) << shift);
+        high = min(to, low + ((1u << shift) - 1));
+      } else {
+        wanted = k;
       }
       __syncthreads();
-      find_bin(wanted);
+      clear_bins();
+      __syncthreads();
+    }
+    while (low != high && inside > kHeldFew) {
+      const int shift = shift_of(low, high);
+      add_to_bins<1>(low, high, shift);
+      __syncthreads();
+      find_bins(wanted, wanted);
       ++histograms;
       wanted -= shared_.above;
       inside = shared_.inside;
       low += static_cast<std::uint32_t>(shared_.bin) << shift;
       high = min(high, low + ((1u << shift) - 1));
+      __syncthreads();
+      clear_bins();
+      __syncthreads();
     }
     if (inside <= kHeldFew) {
       rank_few(low, high, wanted);
@@ -219,8 +287,9 @@ class HeldRow {
     return histograms;
   }
 
-  // The bin that holds the wanted-th largest, the scores above it and in it.
-  __device__ __forceinline__ void find_bin(int wanted) {
+  // The bin that holds the wanted-th largest, the scores above it and in it, and the bin of another rank; -1
+  // where there are fewer scores.
+  __device__ __forceinline__ void find_bins(int wanted, int other) {
     constexpr int kEach = kBins / kThreads;
     static_assert(kEach * kThreads == kBins);
     const int top = kBins - 1 - thread_ * kEach;  // this thread's bins, downwards
@@ -238,24 +307,29 @@ class HeldRow {
     int upto = mine;  // inclusive sum over threads
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(~0u, upto, step);
-      if (lane_ >= step) upto += other;
+      const int sum = __shfl_up_sync(~0u, upto, step);
+      if (lane_ >= step) upto += sum;
     }
-    if constexpr (kWarps > 1) {
-      if (lane_ == 31) shared_.part[warp_] = upto;
-      __syncthreads();
-      const int before = lane_ < warp_ ? shared_.part[lane_ % kWarps] : 0;
-      upto += __reduce_add_sync(~0u, before);
-    }
-    int above = upto - mine;
-    if (above < wanted && upto >= wanted) {
-      int bin = top;
+    if (thread_ == 0) shared_.bin = shared_.upper_bin = -1;
+    if (lane_ == 31) shared_.part[warp_] = upto;
+    __syncthreads();
+    upto += __reduce_add_sync(~0u, lane_ < warp_ ? shared_.part[lane_ % kWarps] : 0);
+    const int before = upto - mine;
+    if (before < wanted && upto >= wanted) {
+      int bin = top, above = before;
       while (above + static_cast<int>(shared_.bins[bin]) < wanted) {
         above += static_cast<int>(shared_.bins[bin--]);
       }
       shared_.bin = bin;
       shared_.above = above;
       shared_.inside = static_cast<int>(shared_.bins[bin]);
+    }
+    if (before < other && upto >= other) {
+      int bin = top, above = before;
+      while (above + static_cast<int>(shared_.bins[bin]) < other) {
+        above += static_cast<int>(shared_.bins[bin--]);
+      }
+      shared_.upper_bin = bin;
     }
     __syncthreads();
   }
