@@ -21,13 +21,17 @@ constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> count
   return counter;
 }
 
-// In [0, 1), a multiple of 2^-53: the draw of `key` at (stream, step).
-constexpr double philox_uniform(std::uint64_t key, std::uint64_t stream, std::uint64_t step) {
+// 64 bits, the draw of `key` at (stream, step): a key for what is drawn from there on.
+constexpr std::uint64_t philox_bits(std::uint64_t key, std::uint64_t stream, std::uint64_t step) {
   const auto word = philox({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32),
                             static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
                            key);
-  const std::uint64_t bits = (std::uint64_t{word[0]} << 32 | word[1]) >> 11;
-  return static_cast<double>(bits) * 0x1p-53;
+  return std::uint64_t{word[0]} << 32 | word[1];
+}
+
+// In [0, 1), a multiple of 2^-53: the draw of `key` at (stream, step).
+constexpr double philox_uniform(std::uint64_t key, std::uint64_t stream, std::uint64_t step) {
+  return static_cast<double>(philox_bits(key, stream, step) >> 11) * 0x1p-53;
 }
 
 }  // namespace gsa

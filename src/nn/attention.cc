@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/philox.h"
 #include "gsa/error.h"
 #include "gsa/tensor_view.h"
 #include "nn/dense_attention.h"
@@ -31,7 +33,8 @@ std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.si
 // What attention over one group gives; all [rows of the group, ...].
 struct GroupResult {
   Tensor out;                 // [., heads, head_size]
-  Tensor kl;                  // [.], where wanted
+  Tensor kl;                  // [.], where wanted; 0 outside the sample
+  Tensor lost;                // 0-dim, with a loss over all keys of a sparse group: see lost_mass()
   Tensor lse;                 // [., heads]
   Tensor variance;            // [.], where a selection was made
   Tensor threshold, tie_cut;  // [.], where the group is sparse
@@ -77,13 +80,39 @@ struct Support {
   ops::OptTensor mask, threshold, tie_cut;
 };
 
-Support support_of(const SequenceGroup& group, const ops::IndexerInputs& inputs,
-                   const ops::Selection& selection, bool has_temperature, const ops::Layout& layout) {
-  if (!group.sparse) return {};
+// What was selected.
+Support support_of(const ops::IndexerInputs& inputs, const ops::Selection& selection, bool has_temperature,
+                   const ops::Layout& layout) {
   if (selection.mask.defined()) return {selection.mask, {}, {}};
   if (!has_temperature) return {{}, selection.threshold, selection.tie_cut};
   // A threshold speaks of the scores that were selected by, and the loss sees others: their mask then.
   return {ops::select_mask(without_gradient(inputs), selection.threshold, selection.tie_cut, layout), {}, {}};
+}
+
+// One part of how many, of the queries, the loss is taken of.
+std::int64_t sample_parts(const ForwardOptions& options) {
+  if (!options.kl_sample) return 1;
+  const std::optional<std::int64_t> parts = parts_of_share(options.kl_sample->share);
+  if (!parts) bad_argument(kOp, "kl_sample.share", kShareExpected, concat(options.kl_sample->share));
+  return *parts;
+}
+
+// The sampled tiles of a group, each group with draws of its own; absent: every query.
+ops::OptTensor draw_tiles(const SequenceGroup& group, const ForwardOptions& options) {
+  const std::int64_t parts = sample_parts(options);
+  if (parts == 1) return {};
+  const std::span<const std::int64_t> starts(group.starts.const_data_ptr<std::int64_t>(),
+                                             static_cast<std::size_t>(group.starts.numel()));
+  const std::uint64_t seed = philox_bits(options.kl_sample->seed, 1, group.sparse ? 1 : 0);
+  const std::vector<std::int64_t> tiles = sample_query_tiles(starts, parts, seed);
+  return torch::tensor(at::ArrayRef<std::int64_t>(tiles), torch::kInt64);
+}
+
+// Dense attention's mass beside the selected keys, mean over heads, added up over the sampled queries. Others
+// have a dense lse of 0 (so may one of a sampled query, by chance: it goes uncounted).
+Tensor lost_mass(const Tensor& sparse_lse, const Tensor& dense_lse) {
+  const Tensor lost = 1 - (sparse_lse - dense_lse).exp();
+  return torch::where(dense_lse == 0, 0.0, lost).mean(-1).sum();
 }
 
 // Who wants the mask again, which is the backward pass and the indexer's loss, would have to rebuild it from
@@ -104,9 +133,11 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
 
   GroupResult result;
   ops::Selection selection;
+  const bool over_all = !group.sparse || options.kl_support == KlSupport::all;  // the indexer's loss
   if (group.sparse) {
-    const auto attend =
-        keeps_mask(group, q, k, v, options.want_kl) ? ops::sparse_attend_with_mask : ops::sparse_attend;
+    const auto attend = keeps_mask(group, q, k, v, options.want_kl && !over_all)
+                            ? ops::sparse_attend_with_mask
+                            : ops::sparse_attend;
     const ops::SparseAttention sparse =
         attend(q, k, v, without_gradient(*inputs), indexer->budget(options.mean_variance), {}, layout,
                options.deterministic ? "ordered" : "atomic");
@@ -129,18 +160,31 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
   }
 
   if (options.want_kl) {
-    const Support support = support_of(group, *inputs, selection, indexer->has_temperature(), layout);
+    Support support;
+    ops::OptTensor tiles;
+    Tensor lse = result.lse;
+    if (over_all) {
+      tiles = draw_tiles(group, options);
+    } else {
+      support = support_of(*inputs, selection, indexer->has_temperature(), layout);
+    }
+    if (over_all && group.sparse) {
+      lse = ops::attend_lse(q.detach(), k.detach(), tiles, {}, layout);
+      result.lost = lost_mass(result.lse, lse);
+    }
     // The target is a constant: neither q nor k learns from it.
-    result.kl = ops::indexer_kl(q.detach(), k.detach(), result.lse, indexer->at_temperature(*inputs),
-                                support.mask, support.threshold, support.tie_cut, {}, layout)
+    result.kl = ops::indexer_kl(q.detach(), k.detach(), lse, indexer->at_temperature(*inputs), support.mask,
+                                support.threshold, support.tie_cut, {}, layout, tiles)
                     .loss;
   }
 
   if (options.want_stats) {
     torch::NoGradGuard no_grad;
     if (group.sparse) {
-      const Tensor dense_lse = ops::attend(q, k, v, {}, {}, layout).lse;
-      result.kept = (result.lse - dense_lse).exp().mean(-1);
+      // A loss over all keys has brought the kept mass of the whole batch along.
+      if (!result.lost.defined()) {
+        result.kept = (result.lse - ops::attend_lse(q, k, {}, {}, layout)).exp().mean(-1);
+      }
     } else if (plan.phase == Phase::warmup) {
       const ops::SparseAttention sparse =
           ops::sparse_attend(q, k, v, *inputs, indexer->budget(options.mean_variance), {}, layout);
@@ -203,6 +247,12 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
   }
   if (options.want_kl && phase == Phase::dense) {
     bad_argument(kOp, "want_kl", "false in the dense phase, where the indexer rests", "true");
+  }
+  name_of(options.kl_support);
+  if (options.want_kl && sample_parts(options) > 1 && phase == Phase::sparse &&
+      options.kl_support == KlSupport::selected) {
+    bad_argument(kOp, "kl_sample", "none beside kl_support selected, whose loss is of every query",
+                 concat("a share of ", options.kl_sample->share));
   }
   return phase;
 }
@@ -275,7 +325,17 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
   const auto mean = [tokens](const Tensor& rows) {
     return rows.sum() / static_cast<double>(std::max<std::int64_t>(tokens, 1));
   };
-  if (options.want_kl) result.kl = mean(gather(plan.groups, results, &GroupResult::kl));
+  if (options.want_kl) {
+    const double parts = static_cast<double>(sample_parts(options));
+    result.kl = mean(gather(plan.groups, results, &GroupResult::kl)) * parts;
+    if (phase == Phase::sparse && options.kl_support == KlSupport::all) {
+      Tensor lost = torch::zeros({1}, result.kl->options().requires_grad(false));
+      for (const GroupResult& group : results) {
+        if (group.lost.defined()) lost = lost + group.lost;
+      }
+      result.kept = 1 - mean(lost) * parts;
+    }
+  }
 
   if (options.want_stats) {
     const auto leading = h.sizes().slice(0, static_cast<std::size_t>(h.dim() - 1));
@@ -284,7 +344,8 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
       stats.k_mean = stats.k_t.to(torch::kFloat64).mean().item<double>();
       stats.k_min = stats.k_t.min().item<std::int64_t>();
       stats.k_max = stats.k_t.max().item<std::int64_t>();
-      stats.kept_mass = mean(gather(plan.groups, results, &GroupResult::kept)).item<double>();
+      stats.kept_mass = (result.kept ? *result.kept : mean(gather(plan.groups, results, &GroupResult::kept)))
+                            .item<double>();
     }
     if (variance_totals.defined() && variance_totals[1].item<double>() > 0) {
       stats.variance_mean = (variance_totals[0] / variance_totals[1]).item<double>();

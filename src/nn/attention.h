@@ -2,7 +2,7 @@
 // gsa) and their ablations are configurations of this one forward pass; docs/specification.md defines it.
 //
 //   layer = gsa::nn::GatedSparseAttention(config);
-//   auto [out, kl, stats] = layer->forward(h, {.want_kl = true});
+//   auto [out, kl, stats, kept] = layer->forward(h, {.want_kl = true});
 //
 // Parameters carry the names that a checkpoint gives them: q_proj.weight, k_proj.weight, v_proj.weight,
 // o_proj.weight, indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias}.
@@ -15,6 +15,7 @@
 
 #include "nn/config.h"
 #include "nn/indexer.h"
+#include "nn/kl_sample.h"
 #include "nn/rope.h"
 #include "nn/sequence_plan.h"
 
@@ -46,6 +47,10 @@ struct ForwardOptions {
   std::optional<Phase> phase = std::nullopt;
   bool want_kl = false;     // needs an indexer, and phase warmup or sparse
   bool want_stats = false;  // costs a second pass of attention where there is an indexer at work
+  // Of the loss, where it is wanted. Absent sample: every query. A sample needs every visible key for a
+  // support: warm-up, or kl_support all.
+  KlSupport kl_support = KlSupport::selected;
+  std::optional<KlSample> kl_sample = std::nullopt;
   // Gradients are the same bits every time. False is faster on a GPU (nn/dense_attention.h, atomic
   // additions).
   bool deterministic = true;
@@ -61,16 +66,23 @@ struct AttentionStats {
   at::Tensor k_t;  // int32 [B, L], packed [T]: how many keys each query attends to
   double k_mean = 0;
   std::int64_t k_min = 0, k_max = 0;
-  double kept_mass = 1;  // share of dense attention's mass on the selected keys, mean over heads and queries
+  // Share of dense attention's mass on the selected keys, mean over heads and queries. Where the loss over
+  // all keys came with an estimate (ForwardResult::kept), it is that, and costs nothing.
+  double kept_mass = 1;
   // Mean of Var_t over the queries that count for the running mean; absent where there are none.
   std::optional<double> variance_mean;
   std::optional<double> value_gate_mean, output_gate_mean;  // absent where there is no such gate
 };
 
 struct ForwardResult {
-  at::Tensor out;                // as h
-  std::optional<at::Tensor> kl;  // 0-dim: the indexer's loss, mean over queries
+  at::Tensor out;  // as h
+  // 0-dim: the indexer's loss, mean over queries; of a sample, an unbiased estimate of that mean.
+  std::optional<at::Tensor> kl;
   std::optional<AttentionStats> stats;
+  // 0-dim, of a loss over all keys in the sparse phase: the share of dense attention's mass on the selected
+  // keys, mean over heads and queries; of a sample, an unbiased estimate (1 less the mass that was lost by
+  // the sampled queries, which varies less than what was kept).
+  std::optional<at::Tensor> kept;
 };
 
 class GatedSparseAttentionImpl : public torch::nn::Module {

@@ -43,12 +43,16 @@ CacheBytes cache_bytes(const ModelConfig& config, double rows, double index_rows
   return bytes;
 }
 
-Operations training_operations(const ModelConfig& config, const Operations& forward, Phase phase,
-                               std::int64_t length, double pairs) {
+Operations training_operations(const ModelConfig& config, const Operations& forward,
+                               const CostOptions& options, double pairs) {
+  const Phase phase = options.phase;
+  const std::int64_t length = options.length;
   const AttentionConfig& a = config.attention;
   const double layers = real(config.layers), score = score_operations(a.indexer);
   const double all_output = 2 * real(length) * real(config.vocab_size) * real(a.d_model);
   const double dense = 4 * real(a.heads * a.head_size) * visible_pairs(length) * layers;
+  const double sampled = visible_pairs(length) * options.kl_share;  // pairs of a loss over all keys
+  const bool over_all = options.kl_support == KlSupport::all;
   Operations training;
   switch (phase) {
     case Phase::dense:
@@ -56,12 +60,15 @@ Operations training_operations(const ModelConfig& config, const Operations& forw
       break;
     case Phase::warmup:
       // The base model runs forward only, and no logits are needed; the indexer learns over all visible keys.
-      training = {forward.projections, dense, 3 * score * visible_pairs(length) * layers, 0};
+      training = {forward.projections, dense, 3 * score * sampled * layers, 0};
       break;
     case Phase::sparse:
-      // Scores over all visible keys, their gradient over the selected ones.
+      // Scores over all visible keys, their gradient over the support of the loss; over all keys, its target
+      // is q k^T once more.
       training = {3 * forward.projections, 3 * forward.attention,
-                  (visible_pairs(length) + 2 * pairs) * score * layers, 3 * all_output};
+                  (visible_pairs(length) + 2 * (over_all ? sampled : pairs)) * score * layers,
+                  3 * all_output};
+      if (over_all) training.attention += 2 * real(a.heads * a.head_size) * sampled * layers;
       break;
   }
   if (a.sparse && phase != Phase::sparse) {
@@ -159,7 +166,7 @@ Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
       (parameters - real(config.tie_embeddings ? 0 : config.vocab_size * a.d_model)) * element;
   cost.decode.read = cache_bytes(config, last_keys, real(length), options.dtype);
   cost.cache = cache_bytes(config, real(length), real(length), options.dtype);
-  cost.training = training_operations(config, cost.prefill, options.phase, length, pairs);
+  cost.training = training_operations(config, cost.prefill, options, pairs);
   cost.weight_bytes = parameters * element;
   // Weights and gradients in dtype; the master copy (where dtype is narrower) and two moments in fp32.
   const double fp32_copies = options.dtype == DType::f32 || options.dtype == DType::f64 ? 2 : 3;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "gsa/dtype.h"
+#include "nn/kl_sample.h"
 #include "nn/model_config.h"
 #include "nn/phase.h"
 
@@ -69,6 +70,9 @@ struct CostOptions {
   std::int64_t length = 4096;
   DType dtype = DType::bf16;    // of weights, activations and cache
   Phase phase = Phase::sparse;  // of training; dense for a model without an indexer
+  // Of the indexer's loss: its keys in the sparse phase, and the share of queries of a loss over all keys.
+  KlSupport kl_support = KlSupport::selected;
+  double kl_share = 1;
 };
 
 Cost estimate_cost(const ModelConfig& config, const CostOptions& options);

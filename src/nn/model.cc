@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/philox.h"
 #include "gsa/error.h"
 #include "nn/joint_linear.h"
 #include "nn/recompute.h"
@@ -38,6 +39,8 @@ ForwardOptions layer_options(const ModelForwardOptions& options) {
           .phase = options.phase,
           .want_kl = options.want_kl,
           .want_stats = options.want_stats,
+          .kl_support = options.kl_support,
+          .kl_sample = options.kl_sample,
           .deterministic = options.deterministic,
           .mean_variance = std::nullopt,
           .observe = nullptr};
@@ -174,12 +177,16 @@ ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions
         options.observe_attention(static_cast<std::int64_t>(n), view);
       };
     }
+    if (options.kl_sample) {
+      for_layers.kl_sample->seed = philox_bits(options.kl_sample->seed, 0, static_cast<std::uint64_t>(n));
+    }
     const bool again = options.checkpoint_activations && torch::GradMode::is_enabled();
     ForwardResult layer = again ? run_again_in_backward(layers[n], x, for_layers, plan)
                                 : layers[n]->forward(x, for_layers, plan);
     x = std::move(layer.out);
     if (layer.kl) result.kl.push_back(std::move(*layer.kl));
     if (layer.stats) result.stats.push_back(std::move(*layer.stats));
+    if (layer.kept) result.kept.push_back(std::move(*layer.kept));
     observe(static_cast<std::int64_t>(n) + 1);
   }
   result.hidden = norm(x);
@@ -235,6 +242,7 @@ ModelLoss ModelImpl::loss(const Tensor& tokens, const Tensor& targets, const Mod
   loss.count = (flat != kIgnoredTarget).sum();
   loss.kl = std::move(result.kl);
   loss.stats = std::move(result.stats);
+  loss.kept = std::move(result.kept);
   return loss;
 }
 

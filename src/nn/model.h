@@ -2,7 +2,7 @@
 // whose attention is any of the four systems or their ablations.
 //
 //   Model model(ModelConfig::preset("tiny"));
-//   auto [sum, count, kl, stats] = model->loss(tokens, targets, {.want_kl = true});
+//   auto [sum, count, kl, stats, kept] = model->loss(tokens, targets, {.want_kl = true});
 //   (sum / count + total(kl)).backward();
 //
 // Parameters carry the names that Hugging Face gives to Llama's: model.embed_tokens.weight,
@@ -34,8 +34,11 @@ struct ModelForwardOptions {
   std::optional<at::Tensor> positions = std::nullopt;
   // Absent: sparse where the configuration is, else dense.
   std::optional<Phase> phase = std::nullopt;
-  bool want_kl = false;       // needs an indexer, and phase warmup or sparse
-  bool want_stats = false;    // costs a second pass of attention where there is an indexer at work
+  bool want_kl = false;     // needs an indexer, and phase warmup or sparse
+  bool want_stats = false;  // costs a second pass of attention where there is an indexer at work
+  // Of the indexer's loss, as in ForwardOptions. From the seed each layer derives its own.
+  KlSupport kl_support = KlSupport::selected;
+  std::optional<KlSample> kl_sample = std::nullopt;
   bool deterministic = true;  // gradients are the same bits every time; false is faster on a GPU
   // Keep only the input of each block and compute the block again in the backward pass. Results, gradients
   // and the running mean of the variance are the same to the bit.
@@ -51,6 +54,7 @@ struct ModelResult {
   at::Tensor hidden;                  // after the last norm
   std::vector<at::Tensor> kl;         // one a layer, 0-dim; empty unless wanted
   std::vector<AttentionStats> stats;  // one a layer; empty unless wanted
+  std::vector<at::Tensor> kept;       // one a layer, 0-dim, where ForwardResult has it; else empty
 };
 
 struct ModelLoss {
@@ -58,6 +62,7 @@ struct ModelLoss {
   at::Tensor count;  // 0-dim int64, on the device of the tokens: how many targets counted
   std::vector<at::Tensor> kl;
   std::vector<AttentionStats> stats;
+  std::vector<at::Tensor> kept;
 };
 
 class RmsNormImpl : public torch::nn::Module {

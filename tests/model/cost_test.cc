@@ -130,6 +130,22 @@ TEST(Cost, OfTrainingByHand) {
   EXPECT_EQ(training(Phase::warmup).output, 0);
 }
 
+TEST(Cost, OfALossOverAllKeysOfASampleByHand) {
+  const auto training = [](Phase phase, KlSupport support, double share) {
+    return estimate_cost(
+               by_hand(),
+               {.length = 5, .dtype = DType::bf16, .phase = phase, .kl_support = support, .kl_share = share})
+        .training;
+  };
+  // The gradient of scores over all 15 pairs of a fifth of the queries, and q k^T of their heads for the
+  // target.
+  const Operations sparse = training(Phase::sparse, KlSupport::all, 0.2);
+  EXPECT_EQ(sparse.indexer, 20 * (15 + 2 * 3));
+  EXPECT_EQ(sparse.attention, 3 * 384 + 2 * 8 * 3);
+  EXPECT_EQ(training(Phase::warmup, KlSupport::selected, 0.2).indexer, 3 * 20 * 3);
+  EXPECT_EQ(training(Phase::sparse, KlSupport::selected, 0.2).indexer, 20 * (15 + 2 * 12));
+}
+
 TEST(Cost, DenseSystemsReadEverything) {
   ModelConfig config = by_hand();
   apply(config, System::standard);
