@@ -31,6 +31,8 @@ A run goes through up to three spans, any of which may have 0 steps:
   sparse   the indexer selects; the model learns from the language-model loss, the indexer from its KL alone
 One schedule, one optimiser and one pass through the data lead through all of them. Systems without an indexer
 (standard, gated-only) have dense steps only.
+The KL is taken over all visible keys of a sample of the queries (kl_share); kl_support = "selected" takes it over the
+keys that sparse steps selected, as the paper does.
 
 output.folder holds checkpoints/step-N (each a model folder), latest (a link to the newest), config.toml, metrics.jsonl
 and tensorboard/. Ctrl-C and SIGTERM finish the step, save and end with status 75; --resume goes on bit for bit. NaN or
