@@ -138,6 +138,11 @@ std::string TrainDisplay::summary(const StepReport& report) const {
     add(concat("KL ", number("%.4f", mean(report.kl)), " (worst ", number("%.4f", *worst), " in layer ",
                worst - report.kl.begin(), ")"));
   }
+  if (!report.kept.empty()) {
+    const auto worst = std::min_element(report.kept.begin(), report.kept.end());
+    add(concat("kept ", number("%.3f", mean(report.kept)), " (worst ", number("%.3f", *worst), " in layer ",
+               worst - report.kept.begin(), ")"));
+  }
   if (!report.kl.empty() && !layers_.empty()) {
     add("k " +
         number("%.1f", *mean_of(layers_, [](const LayerStats& s) { return std::optional(s.k_mean); })));
@@ -169,6 +174,12 @@ void TrainDisplay::record(const StepReport& report) {
     scalars.emplace_back("train/kl", mean(report.kl));
     for (std::size_t i = 0; i < report.kl.size(); ++i) scalars.emplace_back(layer_tag("kl", i), report.kl[i]);
   }
+  if (!report.kept.empty()) {
+    json["kept_mass"] = report.kept;
+    scalars.emplace_back("train/kept_mass", mean(report.kept));
+    for (std::size_t i = 0; i < report.kept.size(); ++i)
+      scalars.emplace_back(layer_tag("kept_mass", i), report.kept[i]);
+  }
   if (!report.layers.empty()) {
     OrderedJson layers = OrderedJson::array();
     for (std::size_t i = 0; i < report.layers.size(); ++i) {
@@ -181,7 +192,11 @@ void TrainDisplay::record(const StepReport& report) {
       };
       if (report.phase != nn::Phase::dense) {
         put_layer("k_mean", layer.k_mean);
-        put_layer("kept_mass", layer.kept_mass);
+        if (report.kept.empty()) {
+          put_layer("kept_mass", layer.kept_mass);
+        } else {
+          entry["kept_mass"] = report.kept[i];  // of the whole step
+        }
       }
       put_layer("value_gate", layer.value_gate_mean);
       put_layer("output_gate", layer.output_gate_mean);

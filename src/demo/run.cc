@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kBatchTokens = 1024;
 constexpr double kLearningRate = 3e-3;
+constexpr double kKlShare = 0.5;  // a step of 1,024 tokens has some 16 tiles of queries to draw from
 constexpr std::int64_t kValidationStories = 48;
 constexpr std::int64_t kTrialSteps = 4;
 constexpr int kShownQuestions = 4;
@@ -126,6 +127,7 @@ class Demo {
     config.spans.sparse = sparse ? spans.sparse : 0;
     config.batch.tokens = kBatchTokens;
     config.batch.rows = kBatchTokens / kLength;
+    config.kl_share = kKlShare;
     config.optimizer.lr = kLearningRate;
     config.optimizer.schedule = "wsd";
     config.optimizer.decay_steps = spans.steps() / 5;

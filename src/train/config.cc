@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/suggest.h"
 #include "core/usage_error.h"
+#include "nn/kl_sample.h"
 #include "train/model_sizes.h"
 
 namespace gsa::train {
@@ -259,6 +260,16 @@ std::vector<Option> options_of(TrainConfig& c) {
       real("output.peak_tflops", c.output.peak_tflops, 0, 1e9,
            "what the device could do in this precision, for MFU (989: H100 and H200 in bf16); 0: no MFU"),
       real("kl_weight", c.kl_weight, 0, 1e9, "factor of the indexer's loss"),
+      choice(
+          "kl_support", c.kl_support, {"all", "selected"},
+          "keys that the indexer's loss of a sparse step runs over. all: every visible key, against dense "
+          "attention, so that keys which are not selected can still be learned; gives the kept mass of the "
+          "log. selected: the keys of the query alone, of every query (the paper). Warm-up: always all"),
+      real(
+          "kl_share", c.kl_share, 0.001, 1,
+          "share of the queries, in tiles of 64, that a loss over all keys is taken of, drawn anew each step "
+          "and layer: 1/n with a whole n. The gradient's mean is that of every query, its cost this share. "
+          "Holds in warm-up, and in sparse steps with kl_support = \"all\""),
       choice("precision", c.precision, {"auto", "fp32", "bf16"},
              "bf16: weights in bf16 with fp32 masters; auto: bf16 on a GPU, fp32 on a CPU"),
       choice("device", c.device, {"auto", "cpu", "cuda"},
@@ -382,6 +393,7 @@ void TrainConfig::resolve() {
     if (model.preset.empty()) model.preset = "tiny";
     if (model.system.empty()) model.system = "gsa";
   }
+  if (!nn::parts_of_share(kl_share)) refuse_because("kl_share", nn::kShareExpected, number_text(kl_share));
   if (model.yarn_factor > 0 && model.yarn_factor < 1) {
     refuse_because("model.yarn_factor", "0, or a number of at least 1", number_text(model.yarn_factor));
   }

@@ -73,6 +73,8 @@ struct TrainConfig {
     double peak_tflops = 0;
   } output;
   double kl_weight = 1;
+  std::string kl_support = "all";
+  double kl_share = 0.0625;
   std::string precision = "auto";
   std::string device = "auto";
   bool deterministic = true;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/philox.h"
 #include "core/usage_error.h"
 #include "nn/cost.h"
 #include "nn/evaluation_mode.h"
@@ -198,6 +199,24 @@ std::vector<Batch> Trainer::read_batches() {
   return batches;
 }
 
+// number: of the micro-batch in its step.
+nn::ModelForwardOptions Trainer::forward_options(const Batch& batch, std::size_t number,
+                                                 const StepReport& report) const {
+  nn::ModelForwardOptions options{.cu_seqlens = batch.cu_seqlens,
+                                  .phase = report.phase,
+                                  .want_kl = report.phase != nn::Phase::dense,
+                                  .want_stats = report.logged && number == 0,
+                                  .kl_support = nn::kl_support_by_name(config_.kl_support),
+                                  .deterministic = config_.deterministic,
+                                  .checkpoint_activations = config_.checkpoint_activations};
+  if (report.phase == nn::Phase::warmup || options.kl_support == nn::KlSupport::all) {
+    const std::uint64_t seed = philox_bits(static_cast<std::uint64_t>(config_.seed),
+                                           static_cast<std::uint64_t>(report.step), number);
+    options.kl_sample = nn::KlSample{.share = config_.kl_share, .seed = seed};
+  }
+  return options;
+}
+
 // Every loss is a mean over the whole step: each micro-batch adds its share.
 Trainer::Sums Trainer::run_backward(const std::vector<Batch>& batches, StepReport& report) {
   const bool learns_language = report.phase != nn::Phase::warmup;
@@ -207,16 +226,11 @@ Trainer::Sums Trainer::run_backward(const std::vector<Batch>& batches, StepRepor
     throw Error(concat("step ", report.step, ": expected documents of at least two tokens, got none"));
   }
   const auto options64 = torch::TensorOptions().dtype(torch::kFloat64).device(device_);
-  Sums sums{torch::zeros({}, options64), torch::zeros({model_->config().layers}, options64)};
+  Sums sums{torch::zeros({}, options64), torch::zeros({model_->config().layers}, options64), {}};
   for (const Batch& batch : batches) {
     const double share = static_cast<double>(batch.tokens.numel()) / static_cast<double>(report.tokens);
-    const bool first = &batch == &batches.front();
-    const nn::ModelForwardOptions options{.cu_seqlens = batch.cu_seqlens,
-                                          .phase = report.phase,
-                                          .want_kl = report.phase != nn::Phase::dense,
-                                          .want_stats = report.logged && first,
-                                          .deterministic = config_.deterministic,
-                                          .checkpoint_activations = config_.checkpoint_activations};
+    const std::size_t number = static_cast<std::size_t>(&batch - batches.data());
+    const nn::ModelForwardOptions options = forward_options(batch, number, report);
     at::Tensor objective;
     nn::ModelLoss result;
     if (learns_language) {
@@ -234,7 +248,11 @@ Trainer::Sums Trainer::run_backward(const std::vector<Batch>& batches, StepRepor
       const at::Tensor indexer = kl.sum() * (config_.kl_weight * share);
       objective = objective.defined() ? objective + indexer : indexer;
     }
-    if (first) report.layers = layer_stats(result.stats);
+    if (!result.kept.empty()) {
+      const at::Tensor kept = torch::stack(result.kept).to(torch::kFloat64) * share;
+      sums.kept = sums.kept.defined() ? sums.kept + kept : kept;
+    }
+    if (number == 0) report.layers = layer_stats(result.stats);
     objective.backward();
     optimizer_->gather_gradients();
   }
@@ -263,14 +281,16 @@ StepReport Trainer::one_step() {
   if (device_.is_cuda() && report.step < config_.steps()) ready_ = read_batches();
 
   // One wait for the device a step: all numbers come over together.
-  const at::Tensor numbers =
-      torch::cat({sums.loss.view({1}), sums.kl, optimizer_->gradient_norms()}).to(torch::kCPU);
+  std::vector<at::Tensor> parts = {sums.loss.view({1}), sums.kl, optimizer_->gradient_norms()};
+  if (sums.kept.defined()) parts.push_back(sums.kept);
+  const at::Tensor numbers = torch::cat(parts).to(torch::kCPU);
   const double* const value = numbers.const_data_ptr<double>();
   const std::int64_t layers = model_->config().layers;
   if (report.phase != nn::Phase::warmup) report.loss = value[0];
   if (report.phase != nn::Phase::dense) report.kl.assign(value + 1, value + 1 + layers);
   report.model_norm = value[1 + layers];
   report.indexer_norm = value[2 + layers];
+  if (sums.kept.defined()) report.kept.assign(value + 3 + layers, value + 3 + 2 * layers);
   check_finite(report, batches);
 
   watch_spikes(report);
@@ -356,7 +376,11 @@ double Trainer::operations(const std::vector<Batch>& batches, nn::Phase phase) {
       const std::int64_t length = batch.borders[i + 1] - batch.borders[i];
       const auto [entry, is_new] = operations_.try_emplace(length, 0.0);
       if (is_new) {
-        const nn::CostOptions options{.length = length, .dtype = DType::bf16, .phase = phase};
+        const nn::CostOptions options{.length = length,
+                                      .dtype = DType::bf16,
+                                      .phase = phase,
+                                      .kl_support = nn::kl_support_by_name(config_.kl_support),
+                                      .kl_share = config_.kl_share};
         entry->second = nn::estimate_cost(model_->config(), options).training.total();
       }
       sum += entry->second;

@@ -4,7 +4,11 @@
 // What learns from what:
 //   dense    base and gates from the language model's loss; the indexer rests
 //   warmup   the indexer alone, from its KL over all visible keys; the language model's loss is not computed
-//   sparse   base and gates from the language model's loss, the indexer from its KL over what it selected
+//   sparse   base and gates from the language model's loss, the indexer from its KL over all visible keys, or
+//            over what it selected
+//
+// A KL over all keys is taken of a sample of the queries, drawn from (seed, step, micro-batch, layer): a run
+// that is resumed draws the same.
 #pragma once
 
 #include <torch/torch.h>
@@ -39,6 +43,7 @@ struct StepReport {
   nn::Phase phase = nn::Phase::dense;
   std::optional<double> loss;      // nats a token; none in warm-up
   std::vector<double> kl;          // one a layer; empty in the dense span
+  std::vector<double> kept;        // kept mass, one a layer, from the KL's sample; empty where it has none
   std::vector<LayerStats> layers;  // on steps that are logged
   double model_norm = 0, indexer_norm = 0;
   double lr = 0;
@@ -100,7 +105,8 @@ class Trainer {
 
   struct Sums {  // of one step, over its micro-batches, on the device
     at::Tensor loss;
-    at::Tensor kl;  // [layers]
+    at::Tensor kl;    // [layers]
+    at::Tensor kept;  // [layers]; undefined where the KL does not give it
   };
 
   nn::Phase phase_of(std::int64_t step) const;
@@ -112,6 +118,8 @@ class Trainer {
   StepReport one_step();
   std::vector<Batch> take_batches();  // of the next step
   std::vector<Batch> read_batches();
+  nn::ModelForwardOptions forward_options(const Batch& batch, std::size_t number,
+                                          const StepReport& report) const;
   Sums run_backward(const std::vector<Batch>& batches, StepReport& report);
   void check_finite(const StepReport& report, const std::vector<Batch>& batches) const;
   std::string first_not_finite_block(const StepReport& report, const std::vector<Batch>& batches) const;

@@ -23,6 +23,7 @@ SETTINGS = {
     "spans.dense": 8,
     "spans.warmup": 8,
     "spans.sparse": 8,
+    "kl_share": 0.5,
     "output.save_every": 1,
     "output.log_every": 1,
     "device": "cpu",
@@ -186,7 +187,7 @@ def test_metrics_have_what_is_promised(gsa, data):
     gsa.run(
         *arguments(
             output__save_every=0, data__validation="data", output__validate_every=10, output__sample_every=12,
-            output__peak_tflops=1, output__validation_tokens=200,
+            output__peak_tflops=1, output__validation_tokens=200, kl_share=1,
         )
     )
     lines = metrics(gsa)
@@ -202,6 +203,9 @@ def test_metrics_have_what_is_promised(gsa, data):
         if line["span"] != "dense":
             assert len(line["kl"]) == 4
             assert all(1 <= layer["k_mean"] <= 16 and 0 < layer["kept_mass"] <= 1.001 for layer in line["layers"])
+        assert ("kept_mass" in line) == (line["span"] == "sparse")
+        if line["span"] == "sparse":
+            assert line["kept_mass"] == [layer["kept_mass"] for layer in line["layers"]]
     assert [line["step"] for line in lines if line["kind"] == "validation"] == [10, 20, 24]
     assert [line["step"] for line in lines if line["kind"] == "sample"] == [12, 24]
 
@@ -252,7 +256,8 @@ def test_tensorboard_opens_the_events(gsa, data):
     wanted = [(line["step"], line["loss"]) for line in metrics(gsa) if "loss" in line]
     assert [step for step, _ in read] == [step for step, _ in wanted]
     assert all(abs(a - b) < 1e-6 * abs(b) for (_, a), (_, b) in zip(read, wanted))
-    assert {"kl/layer_00", "k_mean/layer_03", "output_gate/layer_00"} <= set(events.Tags()["scalars"])
+    wanted = {"kl/layer_00", "kept_mass/layer_03", "train/kept_mass", "k_mean/layer_03", "output_gate/layer_00"}
+    assert wanted <= set(events.Tags()["scalars"])
 
 
 # What a killed run wrote after its last checkpoint is void: neither log has a step twice.

@@ -119,6 +119,21 @@ TEST(TrainConfig, ResolvesWhatFollows) {
   EXPECT_EQ(config.optimizer.warmup_steps, 5);
 }
 
+TEST(TrainConfig, TheIndexersLoss) {
+  TrainConfig config = valid();
+  EXPECT_EQ(config.kl_support, "all");
+  EXPECT_EQ(config.kl_share, 0.0625);
+  for (const char* share : {"1", "0.5", "0.333333333", "0.001"}) {
+    set_option(config, std::string("kl_share=") + share);
+    EXPECT_NO_THROW(config.resolve()) << share;
+  }
+  set_option(config, "kl_support=selected");
+  EXPECT_NO_THROW(config.resolve());
+  expect_error([&] { set_option(config, "kl_share=0"); }, {"kl_share", "0.001", "'0'"});
+  expect_error([&] { set_option(config, "kl_share=2"); }, {"kl_share", "'2'"});
+  expect_error([&] { set_option(config, "kl_support=sparse"); }, {"kl_support", "all", "selected"});
+}
+
 TEST(TrainConfig, ContradictionsAreRefused) {
   const auto complain = [](const auto& change, std::initializer_list<std::string> parts) {
     expect_error(
@@ -144,6 +159,7 @@ TEST(TrainConfig, ContradictionsAreRefused) {
   complain([](TrainConfig& c) { c.output.sample_prompt = std::string("x"); },
            {"output.sample_prompt", "sample_every"});
   complain([](TrainConfig& c) { c.model.yarn_factor = 0.5; }, {"model.yarn_factor"});
+  complain([](TrainConfig& c) { c.kl_share = 0.3; }, {"kl_share", "1/n", "0.3"});
 }
 
 TEST(TrainConfig, DescribesTheModel) {

@@ -76,6 +76,8 @@ struct Resumed {
   const char* precision;
   bool checkpoint_activations;
   const char* device = "cpu";
+  const char* kl_support = "all";
+  double kl_share = 0.5;
 };
 
 class Resume : public ::testing::TestWithParam<Resumed> {};
@@ -92,6 +94,9 @@ TEST_P(Resume, IsBitForBit) {
     config.device = GetParam().device;
     config.checkpoint_activations = second && GetParam().checkpoint_activations;
     config.guard.window = 8;
+    config.kl_support = GetParam().kl_support;
+    config.kl_share = GetParam().kl_share;
+    config.batch.rows = 1;  // two micro-batches: samples of their own
     return config;
   };
   const auto record = [](std::vector<double>& into) {
@@ -101,6 +106,7 @@ TEST_P(Resume, IsBitForBit) {
       into.push_back(r.model_norm);
       into.push_back(r.indexer_norm);
       for (const double kl : r.kl) into.push_back(kl);
+      for (const double kept : r.kept) into.push_back(kept);
     };
     return events;
   };
@@ -121,9 +127,73 @@ TEST_P(Resume, IsBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Trainer, Resume,
                          ::testing::Values(Resumed{"fp32", "fp32", false}, Resumed{"bf16", "bf16", false},
                                            Resumed{"recomputed", "fp32", true},
+                                           Resumed{"selected", "fp32", false, "cpu", "selected"},
+                                           Resumed{"every_query", "fp32", true, "cpu", "all", 1},
                                            Resumed{"cuda", "auto", false, "cuda"},
                                            Resumed{"cuda_recomputed", "bf16", true, "cuda"}),
                          [](const auto& given) { return given.param.name; });
+
+std::vector<StepReport> reports_of(const TrainConfig& config) {
+  std::vector<StepReport> reports;
+  TrainEvents events;
+  events.step = [&](const StepReport& report) { reports.push_back(report); };
+  Trainer(config, false, events).run();
+  return reports;
+}
+
+// The sample of the indexer's loss is another one in every step, micro-batch and layer, and the same in every
+// run of the same seed. Nothing learns here, so that only samples differ.
+TEST(Trainer, TheIndexersLossIsSampledAnew) {
+  const TemporaryFolder folder;
+  write_dataset(folder / "data", 1);  // one document over and over
+  const auto config_of = [&](const char* name, double share) {
+    TrainConfig config = small_run(folder, name);
+    config.spans = {0, 3, 3};
+    config.data.length = 16;
+    config.batch.tokens = 16 * 16;
+    config.batch.rows = 8;
+    config.optimizer.lr = 0;
+    config.kl_share = share;
+    return config;
+  };
+  const auto every = reports_of(config_of("every", 1)), some = reports_of(config_of("some", 0.25));
+  const auto again = reports_of(config_of("again", 0.25));
+  std::set<double> ratios;
+  for (std::size_t i = 0; i < every.size(); ++i) {
+    EXPECT_EQ(some[i].kl, again[i].kl) << i;
+    for (std::size_t layer = 0; layer < every[i].kl.size(); ++layer) {
+      ratios.insert(some[i].kl[layer] / every[i].kl[layer]);
+    }
+    EXPECT_EQ(every[i].kept.size(), i < 3 ? 0u : 4u);
+    EXPECT_EQ(some[i].kept.size(), i < 3 ? 0u : 4u);
+    for (const double kept : every[i].kept) {
+      EXPECT_GT(kept, 0);
+      EXPECT_LT(kept, 1 + 1e-6);
+    }
+  }
+  EXPECT_GT(ratios.size(), 12u);  // of 6 steps and 4 layers; few tiles may repeat by chance
+}
+
+// Over the selected keys the loss is that of every query, whatever the share, and there is no kept mass.
+TEST(Trainer, TheLossOverSelectedKeysHasNoSample) {
+  const TemporaryFolder folder;
+  const auto reports = [&](const char* name, const char* support, double share) {
+    TrainConfig config = small_run(folder, name);
+    config.spans = {0, 0, 2};
+    config.kl_support = support;
+    config.kl_share = share;
+    return reports_of(config);
+  };
+  const auto whole = reports("whole", "selected", 1), half = reports("half", "selected", 0.5);
+  const auto all = reports("all", "all", 1);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(whole[i].kl, half[i].kl);
+    EXPECT_NE(whole[i].kl, all[i].kl);
+    EXPECT_TRUE(whole[i].kept.empty());
+    EXPECT_EQ(all[i].kept.size(), 4u);
+  }
+  EXPECT_EQ(whole[0].loss, all[0].loss);
+}
 
 TEST(Trainer, PrecisionFollowsTheDevice) {
   const TemporaryFolder folder;
