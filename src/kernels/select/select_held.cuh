@@ -52,6 +52,7 @@ static __device__ __noinline__ ScoreSums<double> careful_segment(const float* sc
 template <int kWarps>
 class HeldRow {
   static constexpr int kThreads = 32 * kWarps, kBits = held_bits(kWarps), kBins = 1 << kBits;
+  static constexpr int kSample = held_sample(kWarps);
 
  public:
   __device__ __forceinline__ HeldRow(HeldShared<kWarps>& shared, const float* scores, int visible)
@@ -212,7 +213,7 @@ class HeldRow {
   // Narrows [low, high] to where a sample says that the k-th largest lies. True: `higher` is how many lie
   // above, and bins, clear again, are ready for those within. False: all scores have to be looked at.
   __device__ __forceinline__ bool narrow_by_sample(int k, std::uint32_t& low, std::uint32_t& high) {
-    constexpr int kSample = held_sample(kWarps), kStep = kSample > 0 ? kHeldScores / kSample : kHeldScores;
+    constexpr int kStep = kSample > 0 ? kHeldScores / kSample : kHeldScores;
     const int shift = shift_of(low, high);
     add_to_bins<kStep>(low, high, shift);
     // Of a segment that is not whole about as large a share is sampled.
@@ -240,7 +241,7 @@ class HeldRow {
   __device__ __forceinline__ int search(int k, std::uint32_t low, std::uint32_t high) {
     int wanted = k;  // the wanted-th largest of the scores within [low, high]
     int inside = visible_, histograms = 0;
-    if (held_sample(kWarps) > 0 && low != high && inside > kHeldFew) {
+    if (kSample > 0 && low != high && inside > kHeldFew) {
       std::uint32_t from = low, to = high;
       const bool narrowed = narrow_by_sample(k, from, to);
       __syncthreads();
