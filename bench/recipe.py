@@ -100,7 +100,7 @@ class Runner:
     def evaluate(self, model, phase):
         command = [
             self.args.gsa, "eval", model, "--data", self.args.validation, "--join", "--tokens", self.args.eval_tokens,
-            "--phase", phase, "--stride", self.args.length, "--device", self.args.device, "--json", "-",
+            "--phase", phase, "--length", self.args.length, "--stride", self.args.length, "--device", self.args.device, "--json", "-",
             "--measure", "perplexity,selection" if phase == "sparse" else "perplexity",
         ]  # fmt: skip
         done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
