@@ -75,8 +75,8 @@ struct Mask {
   operator ConstMask() const { return {words, words_per_query, 0}; }
 };
 
-// A sample of the queries, in tiles. The tiles of all sequences are numbered in order; those of a sequence are
-// cut where positions are multiples of kQueryTile, so its first and its last may hold fewer queries.
+// A sample of the queries, in tiles. The tiles of all sequences are numbered in order; those of a sequence
+// are cut where positions are multiples of kQueryTile, so its first and its last may hold fewer queries.
 constexpr std::int64_t kQueryTile = 64;
 
 struct QueryTiles {
