@@ -33,7 +33,7 @@ KlSupport kl_support_by_name(std::string_view name) {
 }
 
 std::optional<std::int64_t> parts_of_share(double share) {
-  constexpr double kTolerance = 1e-6;  // 0.333333 means a third
+  constexpr double kTolerance = 1e-5;  // 0.333333 means a third
   constexpr double kMaxParts = 1 << 20;
   const double parts = std::round(1 / share);
   const bool whole =
