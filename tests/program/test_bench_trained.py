@@ -255,4 +255,4 @@ def test_mistakes_of_the_script_are_explained(arguments, message):
 def test_configurations_are_ones_of_the_trainer(gsa, name):
     config = gsa.run("train", BENCH / "trained" / f"{name}.toml", "--set", "data.train=x", "--set", "output.folder=y",
                      "--print-config")  # fmt: skip
-    assert f'preset = "{name}"' in config
+    assert f"preset = '{name}'" in config
