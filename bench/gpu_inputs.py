@@ -110,7 +110,7 @@ def selected_overlap(index, budget, tokens, **options):
 def overlapping_indexer(tokens, budget, wanted=3.0, **sizes):
     """The indexer whose selections come nearest to union/k = wanted, and the union/k that came out."""
     best = None
-    for spacing in (16, 32, 64, 128, 256, 512, 1024):
+    for spacing in (16, 32, 64, 128, 256, 512, 1024) if wanted <= 3 else (1, 2, 4, 8, 16, 32, 64):
         index = indexer(tokens, spacing, **sizes)
         overlap = selected_overlap(index, budget, tokens)
         if best is None or abs(overlap - wanted) < abs(best[1] - wanted):

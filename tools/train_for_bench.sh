@@ -4,7 +4,7 @@
 #
 #   make bench-trained TEXT=book.txt PYTHON=/path/python3        builds what is needed, then this
 #   tools/train_for_bench.sh book.txt --models small             by hand, with what is built
-#   tools/train_for_bench.sh book.txt --models tiny --device cpu a try without a GPU, in about a minute
+#   tools/train_for_bench.sh book.txt --models tiny --device cpu a try without a GPU, in minutes
 #
 #   TEXT              a text file (.xz and .gz are unpacked), one document; 128K tokens and more for `wide`,
 #                     better some hundred megabytes

@@ -195,9 +195,9 @@ void run(const Options& options) {
   double peak = options.peak_tflops * 1e12;
   OrderedJson json = {{"device", device.str()}, {"results", OrderedJson::array()}};
   if (trained) json["trained"] = {{"model", options.model}, {"data", options.data}};
-  if (device.is_cpu()) {
+  if (device.is_cpu() && peak == 0) {
     const Machine machine = measure_machine(progress);
-    if (peak == 0) peak = machine.gemm_fp32;
+    peak = machine.gemm_fp32;
     json["cpu"] = machine.cpu;
     json["threads"] = machine.threads;
     progress.say(concat(machine.cpu, ", ", machine.threads, " threads, torch ", machine.torch_version,
@@ -237,8 +237,9 @@ int main(int argc, char** argv) {
       "\nwhole steps after a warm-up; a step ends when the host has read the gradient norms and the loss. "
       "TFLOPS count"
       "\nwhat the model needs (docs/model.md), nothing twice; share is that over --peak-tflops, on a CPU "
-      "over the speed"
-      "\nof torch's matrix product in this run. Memory: on a GPU the most that tensors took so far (cases "
+      "without it over"
+      "\nthe speed of torch's matrix product in this run. Memory: on a GPU the most that tensors took so far "
+      "(cases "
       "that follow"
       "\nlarger ones show the larger figure), on a CPU what the process holds.\n");
   app.add_option("--device", options.device, "auto, cpu or cuda")

@@ -127,7 +127,7 @@ def test_reading_gives_shapes_and_budgets(folder, modules):
     files = tensors.files_of([folder / "tensors"])
     assert [file.name for file in files] == ["layer-00.safetensors", "layer-03.safetensors"]
     layer = tensors.read_layer(files[1], "cpu")
-    assert layer.shape == tensors.shape_of(files[1]) == modules["gpu_inputs"].Shape(ROWS, LENGTH, 4, 2, 32, 2, 16)
+    assert layer.shape == tensors.shape_of(files[1]) == modules["gpu_inputs"].Shape(ROWS, LENGTH, 4, 2, 32, 4, 16)
     assert layer.label == "tensors:3" and layer.budget["k_base"] == 32 and layer.attention[0].dtype == torch.bfloat16
     assert tensors.read_layer(files[0], "cpu", k=9).budget == dict(budget="fixed", k_base=9, k_min=1, k_max=9)
     with pytest.raises(ValueError, match="expected files of gsa_bench_tensors"):
@@ -186,7 +186,7 @@ def test_a_row_tells_trained_from_random(modules):
 def test_every_operation_runs_on_the_files(folder, tmp_path):
     output = gpu("--device", "cpu", "--tensors", folder / "tensors", "--sample", 2, "--json", tmp_path / "rows.json")
     document = json.loads((tmp_path / "rows.json").read_text())
-    assert document["failed"] == [] and "2 x 160 tokens, 4/2 heads of 32, indexer 2 of 16" in output
+    assert document["failed"] == [] and "2 x 160 tokens, 4/2 heads of 32, indexer 4 of 16" in output
     names = gpu("--tensors", folder / "tensors", "--list").split("\n")[:-1]
     assert [row["name"] for row in document["rows"]] == names and len(names) == 12
     for row in document["rows"]:
@@ -255,4 +255,4 @@ def test_mistakes_of_the_script_are_explained(arguments, message):
 def test_configurations_are_ones_of_the_trainer(gsa, name):
     config = gsa.run("train", BENCH / "trained" / f"{name}.toml", "--set", "data.train=x", "--set", "output.folder=y",
                      "--print-config")  # fmt: skip
-    assert f'preset = "{name}"' in config
+    assert f"preset = '{name}'" in config
