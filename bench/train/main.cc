@@ -51,6 +51,7 @@ struct Options {
   std::string device = "auto", json = "build/bench-train.json";
   std::string model, data, phase;
   std::int64_t length = 0, sequences = 0;
+  double kl_share = 0.0625;
   std::vector<std::string> parts;
   double peak_tflops = 0;
   int steps = 0;
@@ -78,7 +79,11 @@ std::vector<Case> trained_cases(const Options& options) {
       Case what = base;
       what.system = system;
       what.deterministic = deterministic;
+      what.kl_share = options.kl_share;
       if (what.system == "trained") what.phase = phase;
+      cases.push_back(what);
+      if (what.phase != nn::Phase::sparse) continue;
+      what.kl_support = nn::KlSupport::selected;
       cases.push_back(what);
     }
   }
@@ -170,6 +175,10 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
                           {"vocabulary", step.config().vocab_size},
                           {"tied", step.config().tie_embeddings}}}};
   if (what.phase) result["phase"] = nn::name_of(*what.phase);
+  if (attention.sparse) {
+    result["kl_support"] = nn::name_of(what.kl_support);
+    result["kl_share"] = what.kl_share;
+  }
   if (standard > 0) result["over_standard"] = rate / standard;
   return result;
 }
@@ -256,6 +265,13 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", options.sequences, "Of a step (default: as many as make 65,536 tokens)")
       ->needs(model)
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option(
+         "--kl-share", options.kl_share,
+         "Share of the queries that the indexer's loss over all keys is taken of, 1/n; sparse steps are "
+         "timed with the loss over the selected keys too")
+      ->needs(model)
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
   app.add_option("--case", options.parts, "Only cases whose name contains NAME (repeat for more)")
       ->type_name("NAME")
       ->allow_extra_args(false);

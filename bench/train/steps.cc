@@ -14,7 +14,9 @@ using at::Tensor;
 
 std::string Case::name() const {
   const std::string size = length % 1024 == 0 ? concat(length / 1024, "K") : std::to_string(length);
-  return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "", " ", sequences, "x", size,
+  const bool over_selected = phase == nn::Phase::sparse && kl_support == nn::KlSupport::selected;
+  return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "",
+                over_selected ? " KL-selected" : "", " ", sequences, "x", size,
                 deterministic ? "" : ", free order");
 }
 
@@ -43,7 +45,11 @@ void Steps::make_model(const Case& what, const torch::Device& device, const Trai
 }
 
 Steps::Steps(const Case& what, const torch::Device& device, const Trained& trained)
-    : length_(what.length), sequences_(what.sequences), deterministic_(what.deterministic) {
+    : length_(what.length),
+      sequences_(what.sequences),
+      deterministic_(what.deterministic),
+      kl_support_(what.kl_support),
+      kl_share_(what.kl_share) {
   torch::manual_seed(1);
   make_model(what, device, trained);
   // Trained weights stay what they are: a step of size 0 costs the same.
@@ -65,8 +71,14 @@ Steps::Steps(const Case& what, const torch::Device& device, const Trained& train
 void Steps::operator()() {
   const std::int64_t count = tokens_.size(0) - 1;
   const bool kl = phase_ != nn::Phase::dense;
-  const nn::ModelForwardOptions options{
-      .cu_seqlens = starts_, .phase = phase_, .want_kl = kl, .deterministic = deterministic_};
+  nn::ModelForwardOptions options{.cu_seqlens = starts_,
+                                  .phase = phase_,
+                                  .want_kl = kl,
+                                  .kl_support = kl_support_,
+                                  .deterministic = deterministic_};
+  if (phase_ == nn::Phase::warmup || (kl && kl_support_ == nn::KlSupport::all)) {
+    options.kl_sample = nn::KlSample{.share = kl_share_, .seed = ++step_};
+  }
   const Tensor tokens = tokens_.narrow(0, 0, count);
   Tensor objective, shown;
   if (phase_ == nn::Phase::warmup) {
@@ -86,7 +98,11 @@ void Steps::operator()() {
 }
 
 double Steps::operations() const {
-  const nn::CostOptions options{.length = length_, .dtype = DType::bf16, .phase = phase_};
+  const nn::CostOptions options{.length = length_,
+                                .dtype = DType::bf16,
+                                .phase = phase_,
+                                .kl_support = kl_support_,
+                                .kl_share = kl_share_};
   return nn::estimate_cost(config_, options).training.total() * static_cast<double>(sequences_);
 }
 

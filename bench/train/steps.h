@@ -20,6 +20,9 @@ struct Case {
   std::int64_t length = 0, sequences = 0;  // of a step
   bool deterministic = true;
   std::optional<nn::Phase> phase = std::nullopt;  // absent: sparse where the model is, else dense
+  // Of the indexer's loss, as the trainer has it by default. The share holds for a loss over all keys.
+  nn::KlSupport kl_support = nn::KlSupport::all;
+  double kl_share = 0.0625;
   std::string name() const;
 };
 
@@ -53,6 +56,9 @@ class Steps {
   at::Tensor tokens_, starts_;
   std::int64_t length_ = 0, sequences_ = 0;
   bool deterministic_ = true;
+  nn::KlSupport kl_support_ = nn::KlSupport::all;
+  double kl_share_ = 1;
+  std::uint64_t step_ = 0;
   double rate_ = 0, loss_ = 0;
 };
 

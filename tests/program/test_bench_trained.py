@@ -219,7 +219,8 @@ def test_training_steps_of_a_trained_model(folder, tmp_path):
                    1, "--json", result])  # fmt: skip
     document = json.loads(result.read_text())
     rows = {row["case"]: row for row in document["results"]}
-    names = [f"run {system} 2x128" for system in ("standard", "gated-only", "trained sparse")]
+    systems = "standard", "gated-only", "trained sparse", "trained sparse KL-selected"
+    names = [f"run {system} 2x128" for system in systems]
     assert list(rows) == names + [name + ", free order" for name in names] and "/ standard" in output
     assert rows[names[0]]["over_standard"] == 1 and rows[names[2]]["over_standard"] > 0
     # Random weights guess among 258 bytes; five steps are enough to do better. Nothing learns while it is timed.
@@ -251,8 +252,9 @@ def test_mistakes_of_the_script_are_explained(arguments, message):
     assert message in call([SCRIPT, *arguments], status=2)
 
 
-@pytest.mark.parametrize("name", ["tiny", "small"])
-def test_configurations_are_ones_of_the_trainer(gsa, name):
+@pytest.mark.parametrize("name, says", [("tiny", "preset = 'tiny'"), ("small", "k_base = 1024"),
+                                        ("wide", "index_head_size = 64")])  # fmt: skip
+def test_configurations_are_ones_of_the_trainer(gsa, name, says):
     config = gsa.run("train", BENCH / "trained" / f"{name}.toml", "--set", "data.train=x", "--set", "output.folder=y",
                      "--print-config")  # fmt: skip
-    assert f"preset = '{name}'" in config
+    assert says in config
