@@ -120,7 +120,8 @@ double standard_rate(const OrderedJson& results, const Case& what) {
 
 OrderedJson run_case(const Case& what, const torch::Device& device, const Options& options, double peak,
                      const OrderedJson& before, Progress& progress) {
-  if (device.is_cuda()) {  // memory is counted by case
+  if (device.is_cuda()) {  // memory is counted by case; the allocator has to be there
+    torch::empty({1}, device);
     c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(device.type());
     allocator->emptyCache();
     allocator->resetPeakStats(device.index());

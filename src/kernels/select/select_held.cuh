@@ -6,9 +6,10 @@
 // numbers, then one of the bin that holds the k-th, until few are left, which are ranked, or one value is. So
 // there are at most ceil(32 / bits of the bins) of them, however the scores are distributed.
 //
-// Additions to a histogram are what a row costs: shared memory takes about one a cycle. In long rows a sample
-// of about a thousand scores says first between which two the k-th lies, with a margin, and only those enter
-// the histogram. Where the sample was wrong, all of them do.
+// Additions to histograms are what a row would cost: an instruction that adds takes its time however few lanes
+// take part. In long rows a sample of about a thousand scores says first between which two the k-th lies, with
+// a margin; each lane sets its scores of that range aside, and only those enter a histogram. Where the sample
+// was wrong, or a lane has too many, all of them do.
 #pragma once
 
 #include "kernels/select/select_row.cuh"
@@ -25,9 +26,15 @@ constexpr int held_sample(int warps) { return warps <= 2 ? 0 : warps <= 8 ? 4 : 
 // Bins of a histogram: eight a thread, or fewer.
 constexpr int held_bits(int warps) { return warps == 1 ? 8 : warps == 2 ? 9 : warps == 4 ? 10 : 11; }
 
+constexpr int kHeldAside = 16;  // scores that a lane may set aside
+
 template <int kWarps>
 struct alignas(16) HeldShared {
+  static constexpr bool kSampled = held_sample(kWarps) > 0;
+
   std::uint32_t bins[1 << held_bits(kWarps)];
+  std::uint32_t sample_bins[kSampled ? 1 << held_bits(kWarps) : 4];
+  std::uint32_t aside[kSampled ? kWarps : 1][kSampled ? kHeldAside : 1][32];  // orders
   ScoreSums<double> segments[kWarps];
   std::uint32_t low[kWarps], high[kWarps];  // of each warp's scores, in their order
   int part[kWarps];
@@ -35,11 +42,11 @@ struct alignas(16) HeldShared {
   int few_position[kHeldFew];
   int few;
   double variance;
-  std::uint32_t row_low, row_high;
   int k;
   int bin, above, inside;
   int upper_bin;  // of the other rank that was looked for
   int higher;     // scores above the range that the sample gave
+  int crowded;    // some lane has more to set aside than there is room for
   std::uint32_t order;
   int cut;
 };
@@ -65,22 +72,25 @@ class HeldRow {
         active_(warp_ * kMomentSegment < visible) {}
 
   __device__ __forceinline__ void run(const Budget& budget, const RowOutputs& out, int row) {
-    clear_bins();
-    if (thread_ == 0) shared_.few = 0, shared_.higher = 0;
+    clear(shared_.bins);
+    if constexpr (kSample > 0) clear(shared_.sample_bins);
+    if (thread_ == 0) shared_.few = 0, shared_.higher = 0, shared_.crowded = 0;
     if ((warp_ + 1) * kMomentSegment <= visible_) {
       load<true>();
     } else {
       load<false>();
     }
     __syncthreads();
-    if (warp_ == 0) decide(budget);
+    find_range();
+    if (thread_ == kThreads - 1) decide(budget);
+    if constexpr (kSample > 0) add_to_bins<kHeldScores / kSample>(shared_.sample_bins, low_, high_);
     __syncthreads();
     if (isinf(shared_.variance)) {  // squares that leave float's range, or scores that are infinite
       __syncthreads();
       const auto segment = careful_segment(scores_, warp_ * kMomentSegment, visible_);
       if (lane_ == 0) shared_.segments[warp_] = segment;
       __syncthreads();
-      if (warp_ == 0) decide(budget);
+      if (thread_ == kThreads - 1) decide(budget);
       __syncthreads();
     }
     const float nan = __int_as_float(0x7fc00000);
@@ -92,7 +102,7 @@ class HeldRow {
       order = 0;  // everything visible is
       choice.threshold = -INFINITY;
     } else if (k > 0) {
-      histograms = search(k, shared_.row_low, shared_.row_high);
+      histograms = search(k);
       order = shared_.order, cut = shared_.cut;
       choice = {from_order(order), cut};
     }
@@ -119,9 +129,9 @@ class HeldRow {
            2 * (lane_ % 4) + i % 2;
   }
 
-  __device__ __forceinline__ void clear_bins() {
+  __device__ __forceinline__ void clear(std::uint32_t (&bins)[kBins]) {
     for (int i = 4 * thread_; i < kBins; i += 4 * kThreads) {
-      *reinterpret_cast<uint4*>(shared_.bins + i) = make_uint4(0, 0, 0, 0);
+      *reinterpret_cast<uint4*>(bins + i) = make_uint4(0, 0, 0, 0);
     }
   }
 
@@ -173,13 +183,17 @@ class HeldRow {
     }
   }
 
-  // Variance, range and k of the row from its segments, by one warp. The variance is infinite where it has to
-  // be taken again with care, or where it still is; k is 0 where a score is not finite.
+  // The row's range, from those of its segments.
+  __device__ __forceinline__ void find_range() {
+    const int segments = (visible_ + kMomentSegment - 1) / kMomentSegment;
+    low_ = __reduce_min_sync(~0u, lane_ < segments ? shared_.low[lane_ % kWarps] : ~0u);
+    high_ = __reduce_max_sync(~0u, lane_ < segments ? shared_.high[lane_ % kWarps] : 0u);
+  }
+
+  // Variance and k of the row from its segments, by one thread. The variance is infinite where it has to be
+  // taken again with care, or where it still is; k is 0 where a score is not finite.
   __device__ __forceinline__ void decide(const Budget& budget) {
     const int segments = (visible_ + kMomentSegment - 1) / kMomentSegment;
-    const std::uint32_t low = __reduce_min_sync(~0u, lane_ < segments ? shared_.low[lane_ % kWarps] : ~0u);
-    const std::uint32_t high = __reduce_max_sync(~0u, lane_ < segments ? shared_.high[lane_ % kWarps] : 0u);
-    if (lane_ != 0) return;
     ScoreSums<double> row;
 #pragma unroll 1
     for (int i = 0; i < segments; ++i) add_segment(row, shared_.segments[i]);
@@ -189,95 +203,118 @@ class HeldRow {
     } else if (!isfinite(variance)) {
       variance = static_cast<double>(INFINITY);
     }
-    const bool sound = isfinite(variance) && isfinite(from_order(low)) && isfinite(from_order(high));
+    const bool sound = isfinite(variance) && isfinite(from_order(low_)) && isfinite(from_order(high_));
     shared_.k = sound ? budget_for(budget, variance, visible_) : 0;
     shared_.variance = variance;
-    shared_.row_low = low, shared_.row_high = high;
   }
 
-  // Adds every step-th score of each lane that lies within [low, high] to the histogram.
-  template <int step>
-  __device__ __forceinline__ void add_to_bins(std::uint32_t low, std::uint32_t high, int shift) {
-    if (!active_) return;
-    const std::uint32_t width = high - low;
-#pragma unroll
-    for (int i = 0; i < kHeldScores; i += step) {
-      const std::uint32_t above = order_[i] - low;  // wraps around where it is less
-      if (above <= width) atomicAdd(&shared_.bins[above >> shift], 1u);
-    }
-  }
   static __device__ __forceinline__ int shift_of(std::uint32_t low, std::uint32_t high) {
     return max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
   }
-
-  // Narrows [low, high] to where a sample says that the k-th largest lies. True: `higher` is how many lie
-  // above, and bins, clear again, are ready for those within. False: all scores have to be looked at.
-  __device__ __forceinline__ bool narrow_by_sample(int k, std::uint32_t& low, std::uint32_t& high) {
-    constexpr int kStep = kSample > 0 ? kHeldScores / kSample : kHeldScores;
+  // Adds every step-th score of each lane that lies within [low, high] to a histogram.
+  template <int step>
+  __device__ __forceinline__ void add_to_bins(std::uint32_t (&bins)[kBins], std::uint32_t low,
+                                              std::uint32_t high) {
+    if (!active_) return;
+    const std::uint32_t width = high - low;
     const int shift = shift_of(low, high);
-    add_to_bins<kStep>(low, high, shift);
-    // Of a segment that is not whole about as large a share is sampled.
+#pragma unroll
+    for (int i = 0; i < kHeldScores; i += step) {
+      const std::uint32_t above = order_[i] - low;  // wraps around where it is less
+      if (above <= width) atomicAdd(&bins[above >> shift], 1u);
+    }
+  }
+
+  // Scores within a range that a lane has set aside.
+  struct Aside {
+    int count = 0;
+    std::uint32_t low = 0, high = 0;
+  };
+
+  // Sets aside what lies where a sample says that the k-th largest is, and adds it to the histogram; counts
+  // what lies above. False: it has to be all scores.
+  __device__ __forceinline__ bool set_aside(int k, Aside& mine) {
     const float part = static_cast<float>(kSample) / kHeldScores;
     const float expected = part * static_cast<float>(k), margin = kHeldMargin * sqrtf(expected) + 4.0f;
-    __syncthreads();
-    find_bins(static_cast<int>(expected + margin), max(1, static_cast<int>(expected - margin)));
-    const int lower = shared_.bin, upper = shared_.upper_bin;
-    if (lower < 0 || upper < 0) return false;  // fewer scores than that
-    if (expected - margin >= 1.0f) high = min(high, low + ((static_cast<std::uint32_t>(upper) + 1) << shift) - 1);
-    low += static_cast<std::uint32_t>(lower) << shift;
+    const bool bounded = expected - margin >= 1.0f;
+    find_bins(shared_.sample_bins, static_cast<int>(expected + margin),
+              bounded ? static_cast<int>(expected - margin) : 1);
+    if (shared_.bin < 0 || shared_.upper_bin < 0) return false;  // fewer scores than that
+    const int shift = shift_of(low_, high_);
+    mine.low = low_ + (static_cast<std::uint32_t>(shared_.bin) << shift);
+    mine.high = high_;
+    if (bounded) {
+      mine.high = min(high_, low_ + ((static_cast<std::uint32_t>(shared_.upper_bin) + 1) << shift) - 1);
+    }
     int higher = 0;
     if (active_) {
+      const std::uint32_t width = mine.high - mine.low;
+      std::uint32_t* const to = &shared_.aside[warp_][0][lane_];
 #pragma unroll
-      for (int i = 0; i < kHeldScores; ++i) higher += order_[i] > high;
+      for (int i = 0; i < kHeldScores; ++i) {
+        higher += order_[i] > mine.high;
+        if (order_[i] - mine.low <= width) {
+          if (mine.count < kHeldAside) to[32 * mine.count] = order_[i];
+          ++mine.count;
+        }
+      }
     }
+    const int most = __reduce_max_sync(~0u, mine.count);
     higher = __reduce_add_sync(~0u, higher);
-    if (lane_ == 0 && higher > 0) atomicAdd(&shared_.higher, higher);
-    clear_bins();
+    if (lane_ == 0) {
+      if (higher > 0) atomicAdd(&shared_.higher, higher);
+      if (most > kHeldAside) shared_.crowded = 1;
+    }
     return true;
   }
 
   // The k-th largest score, 1 <= k < visible: shared.order and shared.cut, as of a RowChoice. How many
-  // histograms of all scores it took.
-  __device__ __forceinline__ int search(int k, std::uint32_t low, std::uint32_t high) {
+  // histograms it took.
+  __device__ __forceinline__ int search(int k) {
+    std::uint32_t low = low_, high = high_;
     int wanted = k;  // the wanted-th largest of the scores within [low, high]
     int inside = visible_, histograms = 0;
-    if (kSample > 0 && low != high && inside > kHeldFew) {
-      std::uint32_t from = low, to = high;
-      const bool narrowed = narrow_by_sample(k, from, to);
-      __syncthreads();
-      if (narrowed) {
-        const int shift = shift_of(from, to);
-        add_to_bins<1>(from, to, shift);
-        __syncthreads();
-        wanted = k - shared_.higher;
-        find_bins(wanted, wanted);
-        ++histograms;
+    if constexpr (kSample > 0) {
+      if (low != high && inside > kHeldFew) {
+        Aside aside;
+        if (set_aside(k, aside)) {
+          const int shift = shift_of(aside.low, aside.high);
+          for (int i = 0; i < min(aside.count, kHeldAside); ++i) {
+            atomicAdd(&shared_.bins[(shared_.aside[warp_][i][lane_] - aside.low) >> shift], 1u);
+          }
+          __syncthreads();
+          wanted = k - shared_.higher;
+          const bool crowded = shared_.crowded != 0;
+          find_bins(shared_.bins, wanted, wanted);
+          ++histograms;
+          if (!crowded && wanted > 0 && shared_.bin >= 0) {
+            wanted -= shared_.above;
+            inside = shared_.inside;
+            low = aside.low + (static_cast<std::uint32_t>(shared_.bin) << shift);
+            high = min(aside.high, low + ((1u << shift) - 1));
+          } else {
+            wanted = k;
+          }
+        }
+        if (low != high && inside > kHeldFew) {
+          __syncthreads();
+          clear(shared_.bins);
+          __syncthreads();
+        }
       }
-      if (narrowed && wanted > 0 && shared_.bin >= 0) {
-        const int shift = shift_of(from, to);
-        wanted -= shared_.above;
-        inside = shared_.inside;
-        low = from + (static_cast<std::uint32_t>(shared_.bin) << shift);
-        high = min(to, low + ((1u << shift) - 1));
-      } else {
-        wanted = k;
-      }
-      __syncthreads();
-      clear_bins();
-      __syncthreads();
     }
     while (low != high && inside > kHeldFew) {
       const int shift = shift_of(low, high);
-      add_to_bins<1>(low, high, shift);
+      add_to_bins<1>(shared_.bins, low, high);
       __syncthreads();
-      find_bins(wanted, wanted);
+      find_bins(shared_.bins, wanted, wanted);
       ++histograms;
       wanted -= shared_.above;
       inside = shared_.inside;
       low += static_cast<std::uint32_t>(shared_.bin) << shift;
       high = min(high, low + ((1u << shift) - 1));
       __syncthreads();
-      clear_bins();
+      clear(shared_.bins);
       __syncthreads();
     }
     if (inside <= kHeldFew) {
@@ -290,7 +327,7 @@ class HeldRow {
 
   // The bin that holds the wanted-th largest, the scores above it and in it, and the bin of another rank; -1
   // where there are fewer scores.
-  __device__ __forceinline__ void find_bins(int wanted, int other) {
+  __device__ __forceinline__ void find_bins(const std::uint32_t (&bins)[kBins], int wanted, int other) {
     constexpr int kEach = kBins / kThreads;
     static_assert(kEach * kThreads == kBins);
     const int top = kBins - 1 - thread_ * kEach;  // this thread's bins, downwards
@@ -298,12 +335,12 @@ class HeldRow {
     if constexpr (kEach % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < kEach; i += 4) {
-        const uint4 four = *reinterpret_cast<const uint4*>(&shared_.bins[top - i - 3]);
+        const uint4 four = *reinterpret_cast<const uint4*>(&bins[top - i - 3]);
         mine += static_cast<int>(four.x + four.y + four.z + four.w);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) mine += static_cast<int>(shared_.bins[top - i]);
+      for (int i = 0; i < kEach; ++i) mine += static_cast<int>(bins[top - i]);
     }
     int upto = mine;  // inclusive sum over threads
 #pragma unroll
@@ -318,17 +355,17 @@ class HeldRow {
     const int before = upto - mine;
     if (before < wanted && upto >= wanted) {
       int bin = top, above = before;
-      while (above + static_cast<int>(shared_.bins[bin]) < wanted) {
-        above += static_cast<int>(shared_.bins[bin--]);
+      while (above + static_cast<int>(bins[bin]) < wanted) {
+        above += static_cast<int>(bins[bin--]);
       }
       shared_.bin = bin;
       shared_.above = above;
-      shared_.inside = static_cast<int>(shared_.bins[bin]);
+      shared_.inside = static_cast<int>(bins[bin]);
     }
     if (before < other && upto >= other) {
       int bin = top, above = before;
-      while (above + static_cast<int>(shared_.bins[bin]) < other) {
-        above += static_cast<int>(shared_.bins[bin--]);
+      while (above + static_cast<int>(bins[bin]) < other) {
+        above += static_cast<int>(bins[bin--]);
       }
       shared_.upper_bin = bin;
     }
@@ -417,7 +454,8 @@ class HeldRow {
   HeldShared<kWarps>& shared_;
   const float* const scores_;
   const int visible_, thread_, warp_, lane_;
-  const bool active_;  // some of the warp's positions are visible
+  const bool active_;             // some of the warp's positions are visible
+  std::uint32_t low_ = 0, high_ = 0;  // of the row
   std::uint32_t order_[kHeldScores];
 };
 

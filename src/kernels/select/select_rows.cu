@@ -35,7 +35,8 @@ __global__ __launch_bounds__(32 * kWarps, 32 / kWarps) void held_rows_kernel(Dev
                                                                              ScoreStore scores,
                                                                              Budget budget, RowOutputs out,
                                                                              int first) {
-  __shared__ HeldShared<kWarps> shared;
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<HeldShared<kWarps>*>(memory);
   const StoredQuery query(sequences, scores, first);
   HeldRow<kWarps>(shared, query.scores, query.visible).run(budget, out, query.row);
 }
@@ -49,19 +50,27 @@ void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, con
                                                                                    out, first);
     check_launch("rows_kernel");
   };
+  const auto held = [&]<int kWarps>() {
+    const auto kernel = &held_rows_kernel<kWarps>;
+    const std::size_t bytes = sizeof(HeldShared<kWarps>);
+    allow_shared_memory(kernel, bytes, "held_rows_kernel");
+    kernel<<<static_cast<unsigned>(rows), 32 * kWarps, bytes, stream_of(context.stream)>>>(sequences, scores,
+                                                                                           budget, out, first);
+    check_launch("held_rows_kernel");
+  };
   const int segments = (longest + kMomentSegment - 1) / kMomentSegment;
   if (segments <= 1) {
-    go(&held_rows_kernel<1>, 32);
+    held.template operator()<1>();
   } else if (segments <= 2) {
-    go(&held_rows_kernel<2>, 64);
+    held.template operator()<2>();
   } else if (segments <= 4) {
-    go(&held_rows_kernel<4>, 128);
+    held.template operator()<4>();
   } else if (segments <= 8) {
-    go(&held_rows_kernel<8>, 256);
+    held.template operator()<8>();
   } else if (segments <= 16) {
-    go(&held_rows_kernel<16>, 512);
+    held.template operator()<16>();
   } else if (segments <= 32) {
-    go(&held_rows_kernel<32>, 1024);
+    held.template operator()<32>();
   } else if (rows <=
              2 * context.device.multiprocessors) {  // few rows: all threads of a multiprocessor for each
     go(&rows_kernel<512>, 512);
