@@ -68,7 +68,8 @@ struct TargetProducer {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   }
 
-  __device__ __forceinline__ void run(const UnionTile& tile, const int* list, int first_entry) {
+  // Entries first_entry .. of the split.
+  __device__ __forceinline__ void run(const UnionTile& tile, const Split& split, int first_entry) {
     const int thread = static_cast<int>(threadIdx.x), part = thread % kChunks, first = thread / kChunks;
     // Rows of a thread differ by a multiple of eight, which leaves the swizzle as it is.
     const std::uint32_t swizzled = hopper::swizzled(first, part % 8);
@@ -76,8 +77,8 @@ struct TargetProducer {
 
     int* const entries = memory.entries[item & 1];
     for (int i = thread; i < Shape::kEntries; i += Shape::kProducers) {
-      const int entry = min(first_entry + i, tile.count - 1);
-      entries[i] = kListed ? list[entry] : entry;
+      const int entry = min(first_entry + i, split.entries - 1);
+      entries[i] = kListed ? chunk.keys[split.list + entry] : entry;
     }
     hopper::named_barrier(3, Shape::kProducers);
     ++item;
@@ -191,12 +192,12 @@ struct TargetConsumer {
     }
   }
 
-  __device__ __forceinline__ void store(std::int64_t first_row, int first_entry) {
+  __device__ __forceinline__ void store(const Split& split, int first_entry) {
     const float share = 1.0f / static_cast<float>(attention.heads);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float* const to = chunk.p + (first_row + 16 * warp + 8 * r + (lane >> 2)) * chunk.stride + first_entry +
-                        2 * (lane & 3);
+      const int row = 16 * warp + 8 * r + (lane >> 2);
+      float* const to = chunk.p + split.p + row * split.stride + first_entry + 2 * (lane & 3);
 #pragma unroll
       for (int n = 0; n < Shape::kColumns / 8; ++n) {
         *reinterpret_cast<float2*>(to + 8 * n) =
@@ -205,7 +206,7 @@ struct TargetConsumer {
     }
   }
 
-  __device__ __forceinline__ void run(int tile_index, const UnionTile& tile, int first_entry) {
+  __device__ __forceinline__ void run(const Split& split, int first_entry) {
     first_entry += own * Shape::kColumns;
     float logits[kValues];
 #pragma unroll
@@ -228,8 +229,7 @@ struct TargetConsumer {
       }
       take(logits);
     }
-    if (first_entry >= tile.count) return;
-    const std::int64_t first_row = static_cast<std::int64_t>(tile_index) * Shape::kQueries;
+    if (first_entry >= split.entries) return;
     if constexpr (kListed) {
       const int slot = 32 * (warp & 1) + lane;
       if (warp >= 2) {
@@ -240,11 +240,11 @@ struct TargetConsumer {
       if (warp < 2) {
 #pragma unroll
         for (int i = 0; i < kValues; ++i) p[i] += memory.exchange[own][i][slot];
-        store(first_row, first_entry);
+        store(split, first_entry);
       }
       hopper::named_barrier(1 + own, 128);
     } else {
-      store(first_row, first_entry);
+      store(split, first_entry);
     }
   }
 };
@@ -269,20 +269,36 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     hopper::barrier_init_fence();
   }
   __syncthreads();
-  // Pairs of neighbouring blocks share keys.
-  const int pairs = chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
   const auto for_each = [&](const auto& body) {
-    for (int i = static_cast<int>(blockIdx.x); i < pairs; i += static_cast<int>(gridDim.x)) {
-      const int tile_index = i % chunk.tiles, first_entry = i / chunk.tiles * Shape::kEntries;
-      const UnionTile tile = chunk.tile[tile_index];
-      if (first_entry < tile.count) body(tile_index, tile, first_entry);
+    if constexpr (kListed) {
+      // Neighbouring blocks have neighbouring entries, of one tile or of tiles that share keys. The next slot
+      // is asked for while this one is worked on.
+      constexpr int kParts = kSlot / Shape::kEntries;
+      const int items = chunk.range->slots * kParts, step = static_cast<int>(gridDim.x);
+      int i = static_cast<int>(blockIdx.x);
+      if (i >= items) return;
+      Split next = listed_split(chunk, i / kParts);
+      for (; i < items; i += step) {
+        const Split split = next;
+        if (i + step < items) next = listed_split(chunk, (i + step) / kParts);
+        const int first_entry = i % kParts * Shape::kEntries;
+        if (first_entry < split.entries) body(split, first_entry);
+      }
+    } else {
+      // Pairs of neighbouring blocks share keys.
+      const int pairs = chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
+      for (int i = static_cast<int>(blockIdx.x); i < pairs; i += static_cast<int>(gridDim.x)) {
+        const Split split = dense_row(chunk, i % chunk.tiles);
+        const int first_entry = i / chunk.tiles * Shape::kEntries;
+        if (first_entry < split.entries) body(split, first_entry);
+      }
     }
   };
   if (threadIdx.x < Shape::kProducers) {
     hopper::give_registers<56>();
     TargetProducer<T, kSize, kListed> producer{attention, chunk, memory, {}, {}, 0};
-    for_each([&](int tile_index, const UnionTile& tile, int first_entry) {
-      producer.run(tile, chunk.keys + static_cast<std::int64_t>(tile_index) * chunk.capacity, first_entry);
+    for_each([&](const Split& split, int first_entry) {
+      producer.run(chunk.tile[split.tile], split, first_entry);
     });
     cp_async_wait<0>();
   } else {
@@ -291,9 +307,7 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     TargetConsumer<T, kSize, kListed> consumer{attention,   chunk, memory, thread / 128, thread / 32 % 4,
                                                thread % 32, {},    {},     {},           {}};
     if (consumer.own == 1) consumer.give_turn(0);
-    for_each([&](int tile_index, const UnionTile& tile, int first_entry) {
-      consumer.run(tile_index, tile, first_entry);
-    });
+    for_each([&](const Split& split, int first_entry) { consumer.run(split, first_entry); });
   }
 #endif
 }
@@ -303,7 +317,8 @@ void launch_hopper_target(const Attention& attention, const Chunk& chunk, const 
   using Shape = HopperTarget<kSize, kListed>;
   const auto kernel = hopper_target_kernel<T, kSize, kListed>;
   allow_shared_memory(kernel, Shape::kBytes, "indexer_kl target");
-  const int pairs = chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
+  const int pairs = kListed ? chunk.slots * (kSlot / Shape::kEntries)
+                            : chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
   const int blocks = pairs < context.device.multiprocessors ? pairs : context.device.multiprocessors;
   kernel<<<static_cast<unsigned>(blocks), Shape::kThreads, Shape::kBytes, stream_of(context.stream)>>>(
       attention, chunk);
