@@ -12,9 +12,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarpHeads = 2;
-constexpr int kColumns = 32, kBlocks = kColumns / 8;  // entries of a warp at a time
+// Entries of a warp at a time: what registers hold beside dq, with 12 warps a multiprocessor, 16 for small
+// heads.
+GSA_DEVICE constexpr int step_columns(int size) { return size == 32 ? 16 : 32; }
 
 // Behind what the tile needs.
+template <int kBlocks>
 struct Exchange {
   // Elements of T: dx of [heads, queries] x 64 entries, as tile_offset<64> places them.
   alignas(128) unsigned char dx[kListHeads * kListQueries * 64 * 2];
@@ -24,7 +27,11 @@ struct Exchange {
 
 // A barrier of the two warps that have the same queries.
 __device__ __forceinline__ void pair_barrier(int pair) {
-  asm volatile("bar.sync %0, 64;" ::"r"(1 + pair) : "memory");
+  if (pair == 0) {
+    asm volatile("bar.sync 1, 64;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 2, 64;" ::: "memory");
+  }
 }
 
 template <typename T, int kSize>
@@ -33,9 +40,10 @@ __global__ void __launch_bounds__(kThreads, kSize == 32 ? 4 : 3)
                           const Gradients gradients) {
   using Tile = IndexTile<T, kSize, true, kThreads>;
   static_assert(Tile::kKeys == 64 && Tile::kQueries == 32);
+  constexpr int kColumns = step_columns(kSize), kBlocks = kColumns / 8;
   extern __shared__ __align__(128) unsigned char shared[];
   auto& exchange =
-      *reinterpret_cast<Exchange*>(shared + (Tile::shared_bytes(indexer.heads) + 127) / 128 * 128);
+      *reinterpret_cast<Exchange<kBlocks>*>(shared + (Tile::shared_bytes(indexer.heads) + 127) / 128 * 128);
   const std::uint32_t dx_at = shared_address(exchange.dx);
   const int warp = static_cast<int>(threadIdx.x) / 32, first_head = warp / 2 * kWarpHeads;
 
@@ -221,7 +229,8 @@ template <typename T, int kSize>
 void launch(const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts, const Gradients& gradients,
             const Context& context) {
   using Tile = IndexTile<T, kSize, true, kThreads>;
-  const std::size_t bytes = (Tile::shared_bytes(indexer.heads) + 127) / 128 * 128 + sizeof(Exchange);
+  const std::size_t bytes =
+      (Tile::shared_bytes(indexer.heads) + 127) / 128 * 128 + sizeof(Exchange<step_columns(kSize) / 8>);
   const auto kernel = list_gradients_kernel<T, kSize>;
   allow_shared_memory(kernel, bytes, "indexer_kl list_gradients");
   kernel<<<split_grid(chunk, 1, context.device), kThreads, bytes, stream_of(context.stream)>>>(
