@@ -95,7 +95,8 @@ struct Support {
 
 // What a block of threads has: a split of a tile's entries, and where in memory it is.
 struct Split {
-  int tile = 0;
+  UnionTile tile;
+  int index = 0;               // of the tile
   int first = 0, entries = 0;  // of the tile; none where entries <= 0
   std::int64_t list = 0;       // listed: where its keys, bits and rows begin
   std::int64_t p = 0;          // where p (and dI) of its first entry and the tile's first query lies
@@ -107,12 +108,14 @@ struct Split {
   __device__ __forceinline__ std::int64_t part_of(int row) const { return part + row * part_stride; }
 };
 
-__device__ __forceinline__ Split dense_split(const Chunk& chunk, int tile, int split) {
+__device__ __forceinline__ Split dense_split(const Chunk& chunk, int index, int split) {
+  const UnionTile tile = chunk.tile[index];
   const int first = split * chunk.split;
-  const std::int64_t row = static_cast<std::int64_t>(tile) * kDenseQueries;
+  const std::int64_t row = static_cast<std::int64_t>(index) * kDenseQueries;
   return {.tile = tile,
+          .index = index,
           .first = first,
-          .entries = min(chunk.split, chunk.tile[tile].count - first),
+          .entries = min(chunk.split, tile.count - first),
           .p = row * chunk.stride + first,
           .stride = chunk.stride,
           .part = row * chunk.splits() + split,
@@ -120,19 +123,21 @@ __device__ __forceinline__ Split dense_split(const Chunk& chunk, int tile, int s
 }
 
 // All entries of a tile.
-__device__ __forceinline__ Split dense_row(const Chunk& chunk, int tile) {
+__device__ __forceinline__ Split dense_row(const Chunk& chunk, int index) {
+  const UnionTile tile = chunk.tile[index];
   return {.tile = tile,
-          .entries = chunk.tile[tile].count,
-          .p = static_cast<std::int64_t>(tile) * kDenseQueries * chunk.stride,
+          .index = index,
+          .entries = tile.count,
+          .p = static_cast<std::int64_t>(index) * kDenseQueries * chunk.stride,
           .stride = chunk.stride};
 }
 
-__device__ __forceinline__ Split listed_split(const Chunk& chunk, int slot) {
-  const ListSlot at = chunk.slot[slot];
+__device__ __forceinline__ Split listed_split(const ListSlot& at, int slot) {
   const std::int64_t row = static_cast<std::int64_t>(slot) * kListQueries;
   return {.tile = at.tile,
+          .index = at.index,
           .first = at.first,
-          .entries = at.entries,
+          .entries = min(kSlot, at.tile.count - at.first),
           .list = static_cast<std::int64_t>(slot) * kSlot,
           .p = row * kSlot,
           .stride = kSlot,
@@ -155,7 +160,7 @@ __device__ __forceinline__ void for_each_split(const Chunk& chunk, const Body& b
       const int slot = next;
       __syncthreads();
       if (slot >= slots) return;
-      body(listed_split(chunk, slot));
+      body(listed_split(chunk.slot[slot], slot));
     }
   } else {
     const Split split = dense_split(chunk, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
@@ -210,7 +215,7 @@ struct IndexTile {
       : indexer(rows),
         chunk(of),
         split(at),
-        tile(of.tile[at.tile]),
+        tile(at.tile),
         bad_key(facts == nullptr ? nullptr : facts->bad_key),
         bad_query(facts == nullptr ? nullptr : facts->bad_query),
         all_heads(resident(rows.heads)),

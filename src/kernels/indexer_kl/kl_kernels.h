@@ -84,14 +84,14 @@ struct ListRange {
 };
 
 // A slot of the chunk's memory: which entries of which tile it holds.
-struct ListSlot {
-  int tile = 0;
-  int first = 0, entries = 0;
-  int unused = 0;
+struct alignas(16) ListSlot {
+  UnionTile tile;
+  int index = 0;  // of the tile
+  int first = 0;  // entry
 };
 
 // A word of the union of a tile: 32 keys, and the row of dk_part that the first of them has.
-struct ListWord {
+struct alignas(8) ListWord {
   std::uint32_t bits = 0;
   int row = 0;
 };

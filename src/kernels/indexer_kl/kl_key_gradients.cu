@@ -38,11 +38,11 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
     constexpr int kParts = kSlot / Shape::kEntries;
     const int slot = static_cast<int>(blockIdx.x) / kParts;
     if (slot >= chunk.range->slots) return;
-    const Split split = listed_split(chunk, slot);
+    const Split split = listed_split(chunk.slot[slot], slot);
     first_entry = static_cast<int>(blockIdx.x) % kParts * Shape::kEntries;
-    tile_index = split.tile;
+    tile_index = split.index;
     tiles_end = tile_index + 1;
-    k_begin = chunk.tile[tile_index].k_begin;
+    k_begin = split.tile.k_begin;
     key_count = split.entries;
     list = split.list;
     if (first_entry >= key_count) return;

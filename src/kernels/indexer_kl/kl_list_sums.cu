@@ -81,8 +81,11 @@ __device__ __forceinline__ void add_key(const IndexerRows& indexer, const Chunk&
   float sum[kEach];
   bool any = false;
   float* const dk = gradients.dk + static_cast<std::int64_t>(key) * indexer.k.size;
+  const auto look_up = [&](int tile) { return tile < end ? words[tile] : ListWord{}; };
+  ListWord next = look_up(begin + lane);
   for (int base = begin; base < end; base += 32) {
-    const ListWord own = base + lane < end ? words[base + lane] : ListWord{};
+    const ListWord own = next;
+    next = look_up(base + 32 + lane);
     const int row = min(own.row + __popc(own.bits & ((1u << bit) - 1)), last_row);
     unsigned left = __ballot_sync(~0u, (own.bits >> bit & 1u) != 0);
     if (left != 0 && !any) {
@@ -122,7 +125,7 @@ __device__ __forceinline__ void add_key(const IndexerRows& indexer, const Chunk&
 
 // The first row_blocks blocks have queries, the others keys.
 template <typename T, int kSize>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kSize <= 64 ? 6 : 1)
     combine_lists_kernel(const IndexerRows indexer, const Chunk chunk, const DeviceSequences sequences,
                          const Gradients gradients, int row_blocks) {
   const ListRange range = *chunk.range;
@@ -148,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void combine_lists(DType dtype, const IndexerRows& indexer, const Chunk& chunk,
                    const DeviceSequences& sequences, const Gradients& gradients, const Context& context) {
-  const int row_blocks = 4 * context.device.multiprocessors, key_blocks = row_blocks;
+  const int row_blocks = 4 * context.device.multiprocessors, key_blocks = 2 * row_blocks;
   with_type_and_index_size(dtype, indexer.q.size, [&]<typename T, int kSize>() {
     combine_lists_kernel<T, kSize>
         <<<static_cast<unsigned>(row_blocks + key_blocks), kThreads, 0, stream_of(context.stream)>>>(

@@ -170,7 +170,7 @@ __global__ __launch_bounds__(kThreads, 2) void list_kernel(ListParams p) {
     const UnionTile tile = p.tile[t];
     const int first_slot = p.tile_slot[t] - range.first_slot;
     for (int s = thread; s * kSlot < tile.count; s += kThreads) {
-      p.slot[first_slot + s] = ListSlot{t, s * kSlot, min(kSlot, tile.count - s * kSlot), 0};
+      p.slot[first_slot + s] = ListSlot{tile, t, s * kSlot};
     }
     __syncthreads();  // the tile before is done with shared memory
     {

@@ -43,14 +43,14 @@ __global__ void __launch_bounds__(TargetShape<kSize, kListed>::kThreads)
     constexpr int kBlocks = kSlot / Shape::kEntries;
     const int slot = static_cast<int>(blockIdx.x) / kBlocks;
     if (slot >= chunk.range->slots) return;
-    split = listed_split(chunk, slot);
+    split = listed_split(chunk.slot[slot], slot);
     first_entry = static_cast<int>(blockIdx.x) % kBlocks * Shape::kEntries;
   } else {
     split = dense_row(chunk, static_cast<int>(blockIdx.x));
     first_entry = static_cast<int>(blockIdx.y) * Shape::kEntries;
   }
   if (first_entry >= split.entries) return;
-  const UnionTile tile = chunk.tile[split.tile];
+  const UnionTile& tile = split.tile;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const std::uint32_t keys_at = shared_address(shared) + warp * (kWarpKeys * kSize * 2);
   const std::uint32_t steps_at = shared_address(shared) + Shape::kKeyBytes;

@@ -62,23 +62,48 @@ struct TargetProducer {
   Ring<2> keys;
   Ring<Shape::kStages> steps;
   int item = 0;
+  // Listed: keys of the block's next item, asked for while this one is copied.
+  static constexpr int kAhead = kListed ? Shape::kEntries / Shape::kProducers : 1;
+  int ahead[kAhead];
+
+  // Asks for the keys of an item; what lies behind the entries of its slot is room, and not used.
+  __device__ __forceinline__ void fetch(int next, int items) {
+    if constexpr (kListed) {
+      if (next >= items) return;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        ahead[i] = chunk.keys[static_cast<std::int64_t>(next) * Shape::kEntries + i * Shape::kProducers +
+                              static_cast<int>(threadIdx.x)];
+      }
+    }
+  }
 
   // 16 bytes of a row, or zeros beyond its end.
   static __device__ __forceinline__ void copy(std::uint32_t to, const char* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   }
 
-  // Entries first_entry .. of the split.
-  __device__ __forceinline__ void run(const UnionTile& tile, const Split& split, int first_entry) {
+  // Entries first_entry .. of the split. Listed: the item that comes next, of how many.
+  __device__ __forceinline__ void run(const Split& split, int first_entry, int next, int items) {
+    const UnionTile& tile = split.tile;
     const int thread = static_cast<int>(threadIdx.x), part = thread % kChunks, first = thread / kChunks;
     // Rows of a thread differ by a multiple of eight, which leaves the swizzle as it is.
     const std::uint32_t swizzled = hopper::swizzled(first, part % 8);
     const int bytes = 8 * part < attention.q.size ? 16 : 0, column = bytes > 0 ? 8 * part : 0;
 
     int* const entries = memory.entries[item & 1];
-    for (int i = thread; i < Shape::kEntries; i += Shape::kProducers) {
-      const int entry = min(first_entry + i, split.entries - 1);
-      entries[i] = kListed ? chunk.keys[split.list + entry] : entry;
+    if constexpr (kListed) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = thread + i * Shape::kProducers;
+        if (first_entry + at >= split.entries) ahead[i] = chunk.keys[split.list + split.entries - 1];
+        entries[at] = ahead[i];
+      }
+      fetch(next, items);
+    } else {
+      for (int i = thread; i < Shape::kEntries; i += Shape::kProducers) {
+        entries[i] = min(first_entry + i, split.entries - 1);
+      }
     }
     hopper::named_barrier(3, Shape::kProducers);
     ++item;
@@ -269,37 +294,37 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     hopper::barrier_init_fence();
   }
   __syncthreads();
-  const auto for_each = [&](const auto& body) {
-    if constexpr (kListed) {
-      // Neighbouring blocks have neighbouring entries, of one tile or of tiles that share keys. The next slot
-      // is asked for while this one is worked on.
-      constexpr int kParts = kSlot / Shape::kEntries;
-      const int items = chunk.range->slots * kParts, step = static_cast<int>(gridDim.x);
-      int i = static_cast<int>(blockIdx.x);
-      if (i >= items) return;
-      Split next = listed_split(chunk, i / kParts);
-      for (; i < items; i += step) {
-        const Split split = next;
-        if (i + step < items) next = listed_split(chunk, (i + step) / kParts);
-        const int first_entry = i % kParts * Shape::kEntries;
-        if (first_entry < split.entries) body(split, first_entry);
+  // Listed: an item is a part of a slot, so that neighbouring blocks have neighbouring entries, of one tile
+  // or of tiles that share keys. Dense: pairs of neighbouring blocks share keys.
+  constexpr int kParts = kListed ? kSlot / Shape::kEntries : 1;
+  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const int items = kListed ? chunk.range->slots * kParts
+                            : chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
+  // Calls body(split, first_entry, next item), or skip(next item) where there are no entries.
+  const auto for_each = [&](const auto& body, const auto& skip) {
+    ListSlot ahead;  // the next slot, asked for while this one is worked on
+    if (kListed && first < items) ahead = chunk.slot[first / kParts];
+    for (int i = first; i < items; i += step) {
+      Split split;
+      int first_entry;
+      if constexpr (kListed) {
+        split = listed_split(ahead, i / kParts);
+        first_entry = i % kParts * Shape::kEntries;
+        if (i + step < items) ahead = chunk.slot[(i + step) / kParts];
+      } else {
+        split = dense_row(chunk, i % chunk.tiles);
+        first_entry = i / chunk.tiles * Shape::kEntries;
       }
-    } else {
-      // Pairs of neighbouring blocks share keys.
-      const int pairs = chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
-      for (int i = static_cast<int>(blockIdx.x); i < pairs; i += static_cast<int>(gridDim.x)) {
-        const Split split = dense_row(chunk, i % chunk.tiles);
-        const int first_entry = i / chunk.tiles * Shape::kEntries;
-        if (first_entry < split.entries) body(split, first_entry);
-      }
+      first_entry < split.entries ? body(split, first_entry, i + step) : skip(i + step);
     }
   };
   if (threadIdx.x < Shape::kProducers) {
     hopper::give_registers<56>();
-    TargetProducer<T, kSize, kListed> producer{attention, chunk, memory, {}, {}, 0};
-    for_each([&](const Split& split, int first_entry) {
-      producer.run(chunk.tile[split.tile], split, first_entry);
-    });
+    TargetProducer<T, kSize, kListed> producer{attention, chunk, memory, {}, {}, 0, {}};
+    producer.fetch(first, items);
+    for_each(
+        [&](const Split& split, int first_entry, int next) { producer.run(split, first_entry, next, items); },
+        [&](int next) { producer.fetch(next, items); });
     cp_async_wait<0>();
   } else {
     hopper::take_registers<224>();
@@ -307,7 +332,7 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     TargetConsumer<T, kSize, kListed> consumer{attention,   chunk, memory, thread / 128, thread / 32 % 4,
                                                thread % 32, {},    {},     {},           {}};
     if (consumer.own == 1) consumer.give_turn(0);
-    for_each([&](const Split& split, int first_entry) { consumer.run(split, first_entry); });
+    for_each([&](const Split& split, int first_entry, int) { consumer.run(split, first_entry); }, [](int) {});
   }
 #endif
 }
