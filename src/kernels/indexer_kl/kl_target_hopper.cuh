@@ -295,27 +295,32 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
   }
   __syncthreads();
   // Listed: an item is a part of a slot, so that neighbouring blocks have neighbouring entries, of one tile
-  // or of tiles that share keys. Dense: pairs of neighbouring blocks share keys.
+  // or of tiles that share keys. Each time a block moves on by one more: last parts are empty more often.
+  // Dense: pairs of neighbouring blocks share keys.
   constexpr int kParts = kListed ? kSlot / Shape::kEntries : 1;
   const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   const int items = kListed ? chunk.range->slots * kParts
                             : chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
   // Calls body(split, first_entry, next item), or skip(next item) where there are no entries.
   const auto for_each = [&](const auto& body, const auto& skip) {
-    ListSlot ahead;  // the next slot, asked for while this one is worked on
-    if (kListed && first < items) ahead = chunk.slot[first / kParts];
-    for (int i = first; i < items; i += step) {
-      Split split;
-      int first_entry;
-      if constexpr (kListed) {
-        split = listed_split(ahead, i / kParts);
-        first_entry = i % kParts * Shape::kEntries;
-        if (i + step < items) ahead = chunk.slot[(i + step) / kParts];
-      } else {
-        split = dense_row(chunk, i % chunk.tiles);
-        first_entry = i / chunk.tiles * Shape::kEntries;
+    if constexpr (kListed) {
+      ListSlot ahead;  // the next slot, asked for while this one is worked on
+      if (first < items) ahead = chunk.slot[first / kParts];
+      int column = first;
+      for (int base = 0; base + column < items; base += step) {
+        const int i = base + column, first_entry = i % kParts * Shape::kEntries;
+        column = column + 1 == step ? 0 : column + 1;
+        const int next = base + step + column;
+        const Split split = listed_split(ahead, i / kParts);
+        if (next < items) ahead = chunk.slot[next / kParts];
+        first_entry < split.entries ? body(split, first_entry, next) : skip(next);
       }
-      first_entry < split.entries ? body(split, first_entry, i + step) : skip(i + step);
+    } else {
+      for (int i = first; i < items; i += step) {
+        const Split split = dense_row(chunk, i % chunk.tiles);
+        const int first_entry = i / chunk.tiles * Shape::kEntries;
+        if (first_entry < split.entries) body(split, first_entry, i + step);
+      }
     }
   };
   if (threadIdx.x < Shape::kProducers) {
