@@ -18,6 +18,18 @@
 #include "kernels/rotary/rotary_cuda.h"
 #include "kernels/select/select_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
+#include "kl_limits.h"
+
+namespace gsa::testing {
+namespace {
+
+const cuda::kl::ListLimits* kl_limits = nullptr;
+
+}  // namespace
+
+void limit_kl(const cuda::kl::ListLimits* limits) { kl_limits = limits; }
+
+}  // namespace gsa::testing
 
 namespace gsa::testing::backend {
 namespace {
@@ -285,7 +297,10 @@ void indexer_kl(const IndexerKlArgs& args, const Parallel&) {
         return IndexerKlArgs{mirror(host.in, call), reals(host.loss, queries, host.in.shape.dtype, call),
                              reals(host.index_lse, queries, host.in.shape.dtype, call)};
       },
-      &cuda::indexer_kl);
+      [](const IndexerKlArgs& there, const cuda::Context& context) {
+        kl_limits == nullptr ? cuda::indexer_kl(there, context)
+                             : cuda::indexer_kl_in_chunks(there, *kl_limits, context);
+      });
 }
 
 void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
@@ -309,7 +324,10 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
         there.dbias = reals(host.dbias, indexer.heads, dtype, call);
         return there;
       },
-      &cuda::indexer_kl_backward);
+      [](const IndexerKlBackwardArgs& there, const cuda::Context& context) {
+        kl_limits == nullptr ? cuda::indexer_kl_backward(there, context)
+                             : cuda::indexer_kl_backward_in_chunks(there, *kl_limits, context);
+      });
 }
 
 // ---- the operators of fused_backend.h: tensors without gaps

@@ -44,6 +44,9 @@ const std::vector<Case> kMatrixUnitCases = {
     {"small_packed", {{64, 64, 0}, {1, 1, 0}, {100, 300, 150}, {0, 5, 5}}, 4, 1, 64, 0.3, 4, 32},
     {"small_wide_gaps", {{97, 200, 103}}, 8, 2, 64, 0.3, 3, 30, kSigmoid, Layout::wide_gaps},
     {"eight_heads_of_32", {{100, 400, 300}}, 4, 1, 64, 0.3, 8, 32},
+    {"two_heads_of_64", {{100, 400, 300}}, 4, 1, 64, 0.3, 2, 64, kRelu},
+    {"every_key", {{140, 1300, 1160}}, 4, 1, 64, 1.0, 4, 64},
+    {"far_sparse", {{70, 33056, 32986}}, 2, 1, 16, 0.02, 4, 32},  // two words of the mask at a time
     {"dsa", {{100, 200, 100}}, 4, 4, 64, -1, 8, 128, kRelu},
     {"far_dense", {{20, 131090, 131070}}, 2, 1, 16, -1, 2, 16},  // windows of queries change their size here
 };

@@ -5,66 +5,18 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/union_tiles.cuh"
 
 namespace gsa::cuda {
 namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
-constexpr unsigned kAll = 0xffffffffu;
-
-GSA_DEVICE int tiles_of(int first_position, int queries, int tile_queries) {
-  return queries == 0 ? 0 : (first_position + queries - 1) / tile_queries - first_position / tile_queries + 1;
-}
-
-// Tile number `index` of all; one warp together.
-__device__ UnionTile find_tile(const DeviceSequences& sequences, int tile_queries, int index) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  int n = 0;
-  if (sequences.table == nullptr) {
-    const int each = tiles_of(sequences.position_each, sequences.queries_each, tile_queries);
-    n = index / each;
-    index -= n * each;
-  } else {
-    for (int base = 0;; base += 32) {
-      const int mine = base + lane;
-      const int tiles = mine < sequences.count
-                            ? tiles_of(sequences.first_position(mine), sequences.queries(mine), tile_queries)
-                            : 0;
-      int sum = tiles;  // tiles of the sequences base .. mine
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(kAll, sum, step);
-        if (lane >= step) sum += other;
-      }
-      const unsigned beyond = __ballot_sync(kAll, sum > index);
-      if (beyond != 0 || base + 32 >= sequences.count) {
-        const int found = beyond != 0 ? __ffs(static_cast<int>(beyond)) - 1 : 31;
-        n = base + found;
-        index -= __shfl_sync(kAll, sum - tiles, found);
-        break;
-      }
-      index -= __shfl_sync(kAll, sum, 31);
-    }
-  }
-  const int first = sequences.first_position(n);
-  const int begin = max((first / tile_queries + index) * tile_queries, first);  // a position
-  const int end = min((first / tile_queries + index + 1) * tile_queries, first + sequences.queries(n));
-  UnionTile tile;
-  tile.first_query = sequences.q_begin(n) + begin - first;
-  tile.queries = end - begin;
-  tile.first_position = begin;
-  tile.k_begin = sequences.k_begin(n);
-  tile.sequence = n;
-  return tile;
-}
 
 struct PlanParams {
-  const std::uint32_t* words;
-  std::int64_t words_per_query;
-  bool pairs;  // rows of words begin at multiples of 8 bytes
+  MaskColumns mask;
   DeviceSequences sequences;
   int first_tile;
   int capacity;
@@ -73,42 +25,6 @@ struct PlanParams {
   std::uint64_t* bits;
   std::uint64_t* by_query;  // the plan's words; may be null
 };
-
-// The words of `columns` neighbouring columns, 0 beyond the tile's queries and beyond each query's position.
-template <int tile_queries, int columns>
-__device__ __forceinline__ void load_columns(const PlanParams& p, const UnionTile& tile, int first, int end,
-                                             std::uint32_t (&m)[tile_queries][columns]) {
-  using Vector = std::conditional_t<columns == 2, uint2, std::uint32_t>;
-  const std::uint32_t* words = p.words + tile.first_query * p.words_per_query + first;
-  if (columns > 1 && p.pairs && first + columns <= end) {
-#pragma unroll
-    for (int i = 0; i < tile_queries; ++i, words += p.words_per_query) {
-      Vector v = {};
-      if (i < tile.queries) v = __ldg(reinterpret_cast<const Vector*>(words));
-      memcpy(m[i], &v, sizeof(v));
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < tile_queries; ++i, words += p.words_per_query) {
-#pragma unroll
-      for (int c = 0; c < columns; ++c) {
-        m[i][c] = i < tile.queries && first + c < end ? __ldg(words + c) : 0;
-      }
-    }
-  }
-  // Bits beyond a query's position are passed over, whoever set them: they would show it the future, or
-  // memory behind the keys.
-  if (32 * (first + columns) > tile.first_position + 1) {
-#pragma unroll
-    for (int i = 0; i < tile_queries; ++i) {
-#pragma unroll
-      for (int c = 0; c < columns; ++c) {
-        const int visible = tile.first_position + i + 1 - 32 * (first + c);
-        if (visible < 32) m[i][c] &= visible <= 0 ? 0u : (1u << visible) - 1;
-      }
-    }
-  }
-}
 
 // Lists of keys begin where the classes before end. In causal order query i has class i: the keys that it
 // selects first. In ascending order all keys are of class 0. A lane takes `columns` columns at a time.
@@ -155,7 +71,7 @@ __global__ __launch_bounds__(kThreads, tile_queries <= 32 ? 2 : 1) void plan_ker
   int count[kClasses] = {};
   for (int group = group_begin; group < group_end; ++group) {
     std::uint32_t m[tile_queries][columns];
-    load_columns(p, tile, (32 * group + lane) * columns, end, m);
+    load_columns(p.mask, tile, (32 * group + lane) * columns, end, m);
     std::uint32_t seen[columns] = {};
 #pragma unroll
     for (int c = 0; c < kClasses; ++c) count[c] += count_of(m, seen, c);
@@ -192,7 +108,7 @@ __global__ __launch_bounds__(kThreads, tile_queries <= 32 ? 2 : 1) void plan_ker
   for (int group = group_begin; group < group_end; ++group) {
     const int first = (32 * group + lane) * columns;
     std::uint32_t m[tile_queries][columns];
-    load_columns(p, tile, first, end, m);
+    load_columns(p.mask, tile, first, end, m);
     std::uint32_t seen[columns] = {};
     // Sums over the lanes before: two classes in one word, at most 2048 each.
 #pragma unroll
@@ -336,9 +252,7 @@ UnionPlan make_union_plan(const ConstMask& mask, const Sequences& host_sequences
   plan.capacity = capacity_of(mask, sequences, tile_queries);
   if (tiles == 0) return plan;
   PlanParams params;
-  params.words = mask.words;
-  params.words_per_query = mask.words_per_query;
-  params.pairs = reinterpret_cast<std::uintptr_t>(mask.words) % 8 == 0 && mask.words_per_query % 2 == 0;
+  params.mask = columns_of(mask);
   params.sequences = sequences;
   params.first_tile = first_tile;
   params.capacity = plan.capacity;

@@ -1,14 +1,17 @@
 // indexer_kl on CUDA: cuts the queries into tiles and the tiles into chunks whose p fits in scratch memory of
-// bounded size, and runs the kernels of kl_kernels.h chunk after chunk.
+// bounded size, and runs the kernels of kl_kernels.h chunk after chunk. Chunks of lists are cut by the device
+// (kl_lists.h).
 #include "kernels/indexer_kl/indexer_kl_cuda.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/query_tiles.h"
 #include "kernels/indexer_kl/kl_checks.h"
 #include "kernels/indexer_kl/kl_kernels.h"
+#include "kernels/indexer_kl/kl_lists.h"
 
 namespace gsa::cuda {
 namespace {
@@ -17,10 +20,8 @@ using kl::Chunk;
 using kl::Group;
 using kl::Part;
 
-// What a chunk's scratch memory may take. Lists have room for the longest union there could be, so most of
-// theirs stays unused.
-constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kListBytes = std::size_t(512) << 20,
-                      kSampledBytes = std::size_t(256) << 20;
+// What a dense chunk's scratch memory may take.
+constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kSampledBytes = std::size_t(256) << 20;
 
 kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
   const auto aligned = [](std::int64_t stride) { return stride % 8 == 0; };
@@ -30,13 +31,12 @@ kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
   return {rows.data, rows.token_stride, heads ? rows.head_stride : 0, static_cast<int>(size), is_aligned};
 }
 
-// Sizes in units of what a chunk holds.
+// Sizes in units of what a dense chunk holds.
 struct Needs {
-  int tile_queries = 0;
+  int tile_queries = kl::kDenseQueries;
   int split = 0;                // entries of a split
   std::size_t entry_bytes = 0;  // for each entry of a tile
   std::size_t split_bytes = 0;  // for each query and split
-  std::size_t tile_bytes = 0;   // for each tile
   std::size_t part_bytes = 0;   // for each entry of a part
   std::size_t limit = kDenseBytes;
 
@@ -45,7 +45,7 @@ struct Needs {
   }
   std::size_t splits(int entries) const { return static_cast<std::size_t>((entries + split - 1) / split); }
   bool fits(int tiles, int parts, int entries) const {
-    const std::size_t one = stride(entries) * entry_bytes + tile_bytes +
+    const std::size_t one = stride(entries) * entry_bytes +
                             static_cast<std::size_t>(tile_queries) * splits(entries) * split_bytes;
     return static_cast<std::size_t>(tiles) * one +
                static_cast<std::size_t>(parts) * stride(entries) * part_bytes <=
@@ -53,7 +53,7 @@ struct Needs {
   }
 };
 
-// A chunk, known to the host.
+// A dense chunk.
 struct Range {
   int first_tile = 0, tiles = 0;
   int entries = 0;
@@ -61,16 +61,15 @@ struct Range {
   int first_group = 0, groups = 0;
 };
 
-// The tiles of all sequences, in chunks.
+// The tiles of all sequences, in dense chunks.
 struct Plan {
   std::vector<UnionTile> tiles;
   std::vector<Range> ranges;
   std::vector<Part> parts;
   std::vector<Group> groups;
-  // The most of a chunk: splits and entries of all its queries (with padding), entries of all its parts,
-  // tiles.
+  // The most of a chunk: splits and entries of all its queries (with padding), entries of all its parts.
   std::size_t row_splits = 0;
-  std::size_t row_entries = 0, part_entries = 0, most_tiles = 0;
+  std::size_t row_entries = 0, part_entries = 0;
 };
 
 // Every tile, cut where positions are multiples of its size.
@@ -107,17 +106,15 @@ std::vector<UnionTile> tiles_of(const Sequences& sequences, const QueryTiles& sa
   return tiles;
 }
 
-// capacity: entries of a list; 0 where dense.
-Plan make_plan(const IndexerKlInputs& in, int capacity, const Needs& needs) {
+Plan make_plan(const IndexerKlInputs& in, const Needs& needs) {
   Plan plan;
   const bool sampled = in.tiles.number != nullptr;
   plan.tiles = sampled ? tiles_of(in.sequences, in.tiles) : all_tiles(in.sequences, needs.tile_queries);
   const int count = static_cast<int>(plan.tiles.size());
-  const bool listed = capacity > 0;
   // Tiles of a sample lie too far apart for windows: a few in a row make a part.
   constexpr int kSampledPart = 4;
   const auto same_part = [&](int a, int b) {
-    return !listed && plan.tiles[a].sequence == plan.tiles[b].sequence &&
+    return plan.tiles[a].sequence == plan.tiles[b].sequence &&
            (sampled
                 ? b - a < kSampledPart
                 : kl::window_of(plan.tiles[a].first_position) == kl::window_of(plan.tiles[b].first_position));
@@ -131,7 +128,7 @@ Plan make_plan(const IndexerKlInputs& in, int capacity, const Needs& needs) {
       int end = begin + 1;
       while (end < count && same_part(begin, end)) ++end;
       const UnionTile& last = plan.tiles[end - 1];
-      const int entries = std::max(range.entries, listed ? capacity : last.count);
+      const int entries = std::max(range.entries, last.count);
       if (range.tiles > 0 && !needs.fits(end - range.first_tile, range.parts + 1, entries)) break;
       range.entries = entries;
       if (range.parts == 0 || last.sequence != plan.tiles[begin - 1].sequence) {
@@ -149,7 +146,6 @@ Plan make_plan(const IndexerKlInputs& in, int capacity, const Needs& needs) {
     plan.ranges.push_back(range);
     const std::size_t tiles = static_cast<std::size_t>(range.tiles);
     const std::size_t rows = tiles * static_cast<std::size_t>(needs.tile_queries);
-    plan.most_tiles = std::max(plan.most_tiles, tiles);
     plan.row_splits = std::max(plan.row_splits, rows * needs.splits(range.entries));
     plan.row_entries = std::max(plan.row_entries, rows * Needs::stride(range.entries));
     plan.part_entries =
@@ -184,18 +180,9 @@ class Run {
     indexer.heads = static_cast<int>(x.heads);
     indexer.scale = static_cast<float>(x.scale);
     indexer.relu = x.form == ScoreForm::relu;
-    needs.tile_queries = kl::tile_queries(listed_);
-    needs.split = kl::split_entries(listed_, backward);
+    needs.split = kl::dense_split(backward);
     needs.entry_bytes = static_cast<std::size_t>(needs.tile_queries) * sizeof(float);  // p
     if (in.tiles.number != nullptr) needs.limit = kSampledBytes;
-    if (listed_) {
-      needs.limit = kListBytes;
-      needs.entry_bytes += sizeof(int) + sizeof(std::uint64_t);
-      const std::int64_t keys = sequences_.longest_keys;
-      const std::int64_t bound =
-          in.mask.max_selected == 0 ? keys : std::min(keys, in.mask.max_selected * needs.tile_queries);
-      capacity_ = static_cast<int>((bound + 63) / 64 * 64);
-    }
   }
 
   DType dtype() const { return in_.shape.dtype; }
@@ -204,45 +191,56 @@ class Run {
   // On the device, once there are chunks; null: all queries count.
   const UnionTile* sample() const { return in_.tiles.number != nullptr ? tiles_ : nullptr; }
 
-  // After the needs are known.
+  // Dense, after the needs are known.
   void make_chunks() {
-    plan = make_plan(in_, capacity_, needs);
+    plan = make_plan(in_, needs);
     if (plan.tiles.empty()) return;
     p_ = context_.workspace->array<float>(plan.row_entries);
-    if (listed_) return;
     static_assert(sizeof(UnionTile) == 6 * sizeof(int));
     tiles_ = reinterpret_cast<const UnionTile*>(
         upload_words(reinterpret_cast<const int*>(plan.tiles.data()), plan.tiles.size() * 6, context_));
   }
 
-  // Calls body(chunk, range) for each chunk, after its p.
+  // Calls body(chunk, range) for each dense chunk, after its p.
   template <typename Body>
   void for_each_chunk(const Body& body) {
-    UnionPlan first;
     for (const Range& range : plan.ranges) {
-      Chunk chunk{.tiles = range.tiles, .entries = range.entries, .split = needs.split, .p = p_};
-      if (listed_) {
-        const bool again = &range != plan.ranges.data();
-        const UnionPlan lists =
-            make_union_plan(in_.mask, in_.sequences, sequences_, needs.tile_queries, UnionOrder::causal,
-                            range.first_tile, range.tiles, context_, again ? &first : nullptr);
-        if (!again) first = lists;
-        chunk.tile = lists.tile;
-        chunk.keys = lists.keys;
-        chunk.bits = lists.bits;
-        chunk.capacity = lists.capacity;
-      } else {
-        chunk.tile = tiles_ + range.first_tile;
-      }
-      chunk.stride = static_cast<int>(Needs::stride(range.entries));
+      const Chunk chunk{.tile = tiles_ + range.first_tile,
+                        .p = p_,
+                        .tiles = range.tiles,
+                        .entries = range.entries,
+                        .split = needs.split,
+                        .stride = static_cast<int>(Needs::stride(range.entries))};
       kl::target(dtype(), attention_, chunk, context_);
       body(chunk, range);
     }
   }
 
+  // Listed: counts the unions. slot_bytes: what a slot takes beside its list and p.
+  void make_lists(std::size_t slot_bytes, bool backward, const kl::ListLimits& limits) {
+    const std::size_t entry_bytes =
+        kl::kListQueries * sizeof(float) + sizeof(int) + sizeof(std::uint32_t) + (backward ? sizeof(int) : 0);
+    sizes = kl::list_sizes(in_.mask, in_.sequences, kl::kSlot * entry_bytes + slot_bytes, backward, limits);
+    p_ = context_.workspace->array<float>(sizes.rows() * kl::kSlot);
+    lists_.emplace(in_.mask, in_.sequences, sequences_, sizes, backward, context_);
+  }
+  const kl::Lists& lists() const { return *lists_; }
+
+  // Calls body(chunk) for each chunk of lists that there may be, after its p.
+  template <typename Body>
+  void for_each_list_chunk(const Body& body) {
+    for (int round = 0; round < sizes.rounds; ++round) {
+      Chunk chunk = lists_->make(round);
+      chunk.p = p_;
+      kl::target(dtype(), attention_, chunk, context_);
+      body(chunk);
+    }
+  }
+
   kl::IndexerRows indexer;
-  Needs needs;
+  Needs needs;  // dense, as plan
   Plan plan;
+  kl::ListSizes sizes;  // listed
 
  private:
   const IndexerKlInputs& in_;
@@ -250,17 +248,26 @@ class Run {
   const bool listed_;
   DeviceSequences sequences_;
   kl::Attention attention_;
-  int capacity_ = 0;
   float* p_ = nullptr;
   const UnionTile* tiles_ = nullptr;
+  std::optional<kl::Lists> lists_;
 };
 
-}  // namespace
-
-void indexer_kl(const IndexerKlArgs& args, const Context& context) {
+void forward(const IndexerKlArgs& args, const kl::ListLimits& limits, const Context& context) {
   constexpr const char* kOp = "indexer_kl";
   if (!gsa::kl::check_forward(kOp, args)) return;
   Run run(kOp, args.in, false, context);
+  float* const loss = static_cast<float*>(args.loss);
+  float* const index_lse = static_cast<float*>(args.index_lse);
+  if (run.listed()) {
+    run.make_lists(kl::kListQueries * sizeof(float4), false, limits);
+    float4* const sums = context.workspace->array<float4>(run.sizes.rows());
+    run.for_each_list_chunk([&](const Chunk& chunk) {
+      kl::row_sums(run.dtype(), run.indexer, chunk, sums, context);
+      kl::combine_loss(chunk, sums, loss, index_lse, context);
+    });
+    return;
+  }
   run.needs.split_bytes = sizeof(float4);
   run.make_chunks();
   if (args.in.tiles.number != nullptr) {
@@ -272,30 +279,91 @@ void indexer_kl(const IndexerKlArgs& args, const Context& context) {
   float4* const sums = context.workspace->array<float4>(run.plan.row_splits);
   run.for_each_chunk([&](const Chunk& chunk, const Range&) {
     kl::row_sums(run.dtype(), run.indexer, chunk, sums, context);
-    kl::combine_loss(chunk, sums, static_cast<float*>(args.loss), static_cast<float*>(args.index_lse),
-                     context);
+    kl::combine_loss(chunk, sums, loss, index_lse, context);
   });
 }
 
-void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& context) {
+// dq, dw, dk and dbias_rows of lists.
+void list_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients, const kl::ListLimits& limits,
+                   const Context& context) {
+  const kl::IndexerRows& indexer = run.indexer;
+  Workspace& workspace = *context.workspace;
+  const int padded = kl::padded_index_size(indexer.q.size);
+  const bool small = kl::small_heads(indexer.heads, padded);
+  // One block has all heads: it may write dI where it read p, if anybody wants dI.
+  const bool in_place = indexer.heads <= kl::gradient_heads(padded);
+  const std::size_t row_floats =
+      static_cast<std::size_t>(indexer.heads) * (static_cast<std::size_t>(padded) + 2);
+  const std::size_t entry_floats =
+      static_cast<std::size_t>(padded) + (in_place ? 0 : static_cast<std::size_t>(kl::kListQueries));
+  run.make_lists((kl::kListQueries * row_floats + kl::kSlot * entry_floats) * sizeof(float), true, limits);
+  const std::size_t rows = run.sizes.rows(), heads = static_cast<std::size_t>(indexer.heads);
+  gradients.dq_part = workspace.array<float>(rows * heads * static_cast<std::size_t>(padded));
+  gradients.dw_part = workspace.array<float>(rows * heads * 2);
+  gradients.dk_part = workspace.array<float>(run.sizes.entries() * static_cast<std::size_t>(padded));
+  gradients.sequence_tile = run.lists().sequence_tile();
+  float* const d_score = in_place ? nullptr : workspace.array<float>(rows * kl::kSlot);
+  run.for_each_list_chunk([&](const Chunk& chunk) {
+    if (small) {
+      kl::list_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
+    } else {
+      gradients.d_score = in_place ? chunk.p : d_score;
+      kl::row_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
+      kl::key_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
+    }
+    kl::combine_lists(run.dtype(), indexer, chunk, run.sequences(), gradients, context);
+  });
+}
+
+// The same where the support is every visible key.
+void dense_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients, const Context& context) {
+  const kl::IndexerRows& indexer = run.indexer;
+  Workspace& workspace = *context.workspace;
+  const std::size_t padded = static_cast<std::size_t>(kl::padded_index_size(indexer.q.size));
+  const std::size_t heads = static_cast<std::size_t>(indexer.heads);
+  const bool in_place = indexer.heads <= kl::gradient_heads(static_cast<int>(padded));
+  gradients.dq_part = workspace.array<float>(run.plan.row_splits * heads * padded);
+  gradients.dw_part = workspace.array<float>(run.plan.row_splits * heads * 2);
+  gradients.dk_part = workspace.array<float>(run.plan.part_entries * padded);
+  float* const d_score = in_place ? nullptr : workspace.array<float>(run.plan.row_entries);
+  static_assert(sizeof(Part) == 4 * sizeof(int) && sizeof(Group) == 4 * sizeof(int));
+  const auto* const parts = reinterpret_cast<const Part*>(
+      upload_words(reinterpret_cast<const int*>(run.plan.parts.data()), run.plan.parts.size() * 4, context));
+  const auto* const groups = reinterpret_cast<const Group*>(upload_words(
+      reinterpret_cast<const int*>(run.plan.groups.data()), run.plan.groups.size() * 4, context));
+  run.for_each_chunk([&](const Chunk& chunk, const Range& range) {
+    gradients.d_score = in_place ? chunk.p : d_score;
+    gradients.part = parts + range.first_part;
+    gradients.parts = range.parts;
+    gradients.group = groups + range.first_group;
+    gradients.groups = range.groups;
+    kl::row_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
+    kl::combine_rows(run.dtype(), indexer, chunk, gradients, context);
+    kl::key_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
+    kl::add_key_parts(indexer, chunk, gradients, context);
+  });
+}
+
+void backward(const IndexerKlBackwardArgs& args, const kl::ListLimits& limits, const Context& context) {
   constexpr const char* kOp = "indexer_kl_backward";
   if (!gsa::kl::check_backward(kOp, args)) return;
   Run run(kOp, args.in, true, context);
   const kl::IndexerRows& indexer = run.indexer;
   Workspace& workspace = *context.workspace;
-  const std::size_t padded = static_cast<std::size_t>(kl::padded_index_size(indexer.q.size));
   const std::size_t heads = static_cast<std::size_t>(indexer.heads);
-  // One block has all heads: it may write dI where it read p.
-  const int heads_of_block = kl::gradient_heads(static_cast<int>(padded));
-  const bool in_place = indexer.heads <= heads_of_block;
-  // Several blocks share the heads of larger indexers; longer splits keep blocks and bytes as they are.
-  run.needs.split *= std::max(1, indexer.heads / heads_of_block);
-  run.needs.split_bytes = heads * (padded + 2) * sizeof(float);
-  if (!in_place) run.needs.entry_bytes += static_cast<std::size_t>(run.needs.tile_queries) * sizeof(float);
-  const std::size_t place_stride = static_cast<std::size_t>(run.sequences().longest_keys);
-  run.needs.part_bytes = padded * sizeof(float);
-  if (run.listed()) run.needs.tile_bytes = place_stride * sizeof(int);
-  run.make_chunks();
+  if (!run.listed()) {
+    const std::size_t padded = static_cast<std::size_t>(kl::padded_index_size(indexer.q.size));
+    // Several blocks share the heads of larger indexers; longer splits keep blocks and bytes as they are. dI
+    // then has memory of its own.
+    const int heads_of_block = kl::gradient_heads(static_cast<int>(padded));
+    run.needs.split *= std::max(1, indexer.heads / heads_of_block);
+    run.needs.split_bytes = heads * (padded + 2) * sizeof(float);
+    if (indexer.heads > heads_of_block) {
+      run.needs.entry_bytes += static_cast<std::size_t>(run.needs.tile_queries) * sizeof(float);
+    }
+    run.needs.part_bytes = padded * sizeof(float);
+    run.make_chunks();
+  }
 
   const std::size_t queries = static_cast<std::size_t>(run.sequences().total_queries);
   float* const dbias_rows = workspace.array<float>(queries * heads);
@@ -313,42 +381,35 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& conte
                 static_cast<const float*>(args.weight), bad_key, bad_query, query_exponent, sequence_exponent,
                 context);
   const kl::RowFacts facts{bad_key, bad_query, query_exponent, sequence_exponent};
-
-  kl::Gradients gradients{.index_lse = static_cast<const float*>(args.index_lse),
-                          .weight = static_cast<const float*>(args.weight),
-                          .dq = args.dq,
-                          .dw = args.dw,
-                          .dk = static_cast<float*>(args.dk),
-                          .dbias_rows = dbias_rows,
-                          .dq_part = workspace.array<float>(run.plan.row_splits * heads * padded),
-                          .dw_part = workspace.array<float>(run.plan.row_splits * heads * 2),
-                          .dk_part = workspace.array<float>(run.plan.part_entries * padded)};
-  float* const d_score = in_place ? nullptr : workspace.array<float>(run.plan.row_entries);
-  gradients.with_keys = run.listed() && in_place && kl::with_keys(static_cast<int>(padded));
-  if (run.listed()) {
-    gradients.place = workspace.array<int>(run.plan.most_tiles * place_stride);
-    gradients.place_stride = static_cast<int>(place_stride);
-  }
-  static_assert(sizeof(Part) == 4 * sizeof(int) && sizeof(Group) == 4 * sizeof(int));
-  const auto* const parts = reinterpret_cast<const Part*>(
-      upload_words(reinterpret_cast<const int*>(run.plan.parts.data()), run.plan.parts.size() * 4, context));
-  const auto* const groups = reinterpret_cast<const Group*>(upload_words(
-      reinterpret_cast<const int*>(run.plan.groups.data()), run.plan.groups.size() * 4, context));
-  run.for_each_chunk([&](const Chunk& chunk, const Range& range) {
-    gradients.d_score = in_place ? chunk.p : d_score;
-    gradients.part = parts + range.first_part;
-    gradients.parts = range.parts;
-    gradients.group = groups + range.first_group;
-    gradients.groups = range.groups;
-    kl::row_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
-    kl::combine_rows(run.dtype(), indexer, chunk, gradients, context);
-    if (!gradients.with_keys) kl::key_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
-    kl::add_key_parts(indexer, chunk, gradients, context);
-  });
+  const kl::Gradients gradients{.index_lse = static_cast<const float*>(args.index_lse),
+                                .weight = static_cast<const float*>(args.weight),
+                                .dq = args.dq,
+                                .dw = args.dw,
+                                .dk = static_cast<float*>(args.dk),
+                                .dbias_rows = dbias_rows};
+  run.listed() ? list_backward(run, facts, gradients, limits, context)
+               : dense_backward(run, facts, gradients, context);
   if (args.dbias != nullptr) {
-    kl::combine_bias(gradients.dbias_rows, run.sequences().total_queries, indexer.heads,
+    kl::combine_bias(dbias_rows, run.sequences().total_queries, indexer.heads,
                      static_cast<float*>(args.dbias), context);
   }
+}
+
+}  // namespace
+
+void indexer_kl(const IndexerKlArgs& args, const Context& context) { forward(args, {}, context); }
+
+void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Context& context) {
+  backward(args, {}, context);
+}
+
+void indexer_kl_in_chunks(const IndexerKlArgs& args, const kl::ListLimits& limits, const Context& context) {
+  forward(args, limits, context);
+}
+
+void indexer_kl_backward_in_chunks(const IndexerKlBackwardArgs& args, const kl::ListLimits& limits,
+                                   const Context& context) {
+  backward(args, limits, context);
 }
 
 }  // namespace gsa::cuda

@@ -93,11 +93,97 @@ struct Support {
   }
 };
 
+// What a block of threads has: a split of a tile's entries, and where in memory it is.
+struct Split {
+  UnionTile tile;
+  int index = 0;               // of the tile
+  int first = 0, entries = 0;  // of the tile; none where entries <= 0
+  std::int64_t list = 0;       // listed: where its keys, bits and rows begin
+  std::int64_t p = 0;          // where p (and dI) of its first entry and the tile's first query lies
+  std::int64_t stride = 0;     // of p, from query to query
+  std::int64_t part = 0;       // place of the first query's sums over the split
+  std::int64_t part_stride = 0;
+
+  // Of row `row`.
+  __device__ __forceinline__ std::int64_t part_of(int row) const { return part + row * part_stride; }
+};
+
+__device__ __forceinline__ Split dense_split(const Chunk& chunk, int index, int split) {
+  const UnionTile tile = chunk.tile[index];
+  const int first = split * chunk.split;
+  const std::int64_t row = static_cast<std::int64_t>(index) * kDenseQueries;
+  return {.tile = tile,
+          .index = index,
+          .first = first,
+          .entries = min(chunk.split, tile.count - first),
+          .p = row * chunk.stride + first,
+          .stride = chunk.stride,
+          .part = row * chunk.splits() + split,
+          .part_stride = chunk.splits()};
+}
+
+// All entries of a tile.
+__device__ __forceinline__ Split dense_row(const Chunk& chunk, int index) {
+  const UnionTile tile = chunk.tile[index];
+  return {.tile = tile,
+          .index = index,
+          .entries = tile.count,
+          .p = static_cast<std::int64_t>(index) * kDenseQueries * chunk.stride,
+          .stride = chunk.stride};
+}
+
+__device__ __forceinline__ Split listed_split(const ListSlot& at, int slot) {
+  const std::int64_t row = static_cast<std::int64_t>(slot) * kListQueries;
+  return {.tile = at.tile,
+          .index = at.index,
+          .first = at.first,
+          .entries = min(kSlot, at.tile.count - at.first),
+          .list = static_cast<std::int64_t>(slot) * kSlot,
+          .p = row * kSlot,
+          .stride = kSlot,
+          .part = row,
+          .part_stride = 1};
+}
+
+// Calls body(split) for what this block of threads has to do. Dense: the grid is (tiles, splits). Listed: as
+// many blocks as the device holds ask for one slot after the other, so that a chunk without tiles costs
+// little and none waits for a longer one.
+template <bool kListed, typename Body>
+__device__ __forceinline__ void for_each_split(const Chunk& chunk, const Body& body) {
+  if constexpr (kListed) {
+    __shared__ int next;
+    const int slots = chunk.range->slots;
+    if (static_cast<int>(blockIdx.x) >= slots) return;
+    for (;;) {
+      if (threadIdx.x == 0) next = atomicAdd(chunk.ticket + blockIdx.z, 1);
+      __syncthreads();  // also: all are done with the split before
+      const int slot = next;
+      __syncthreads();
+      if (slot >= slots) return;
+      body(listed_split(chunk.slot[slot], slot));
+    }
+  } else {
+    const Split split = dense_split(chunk, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
+    if (split.entries > 0) body(split);
+  }
+}
+
+// The grid for it; `groups` of heads.
+inline dim3 split_grid(const Chunk& chunk, int groups, const Device& device) {
+  const unsigned z = static_cast<unsigned>(groups);
+  if (!chunk.listed()) {
+    return dim3(static_cast<unsigned>(chunk.tiles), static_cast<unsigned>(chunk.splits()), z);
+  }
+  constexpr int kBlocksEach = 8;  // no kernel here has more on a multiprocessor
+  const int blocks = kBlocksEach * device.multiprocessors;
+  return dim3(static_cast<unsigned>(blocks < chunk.slots ? blocks : chunk.slots), 1, z);
+}
+
 // The indexer's heads of a tile of queries and its keys, some entries at a time, in shared memory.
-template <typename T, int kSize, bool kListed>
+template <typename T, int kSize, bool kListed, int kThreadCount = 2 * tile_queries(kListed)>
 struct IndexTile {
   static constexpr int kQueries = tile_queries(kListed);
-  static constexpr int kThreads = 2 * kQueries;         // a warp for 16 queries
+  static constexpr int kThreads = kThreadCount;         // mostly a warp for 16 queries
   static constexpr int kKeys = kSize == 256 ? 32 : 64;  // at a time
   static constexpr int kHeadBytes = kQueries * kSize * 2;
   static constexpr int kKeyBytes = kKeys * kSize * 2;
@@ -113,6 +199,7 @@ struct IndexTile {
 
   const IndexerRows& indexer;
   const Chunk& chunk;
+  Split split;
   UnionTile tile;
   const std::uint8_t* bad_key;    // backward: rows that count as zeros
   const std::uint8_t* bad_query;  // backward
@@ -123,11 +210,12 @@ struct IndexTile {
   std::uint32_t* bits;  // [2, kKeys], listed
   int* bad;             // [2, kKeys], backward
 
-  __device__ __forceinline__ IndexTile(const IndexerRows& rows, const Chunk& of, const RowFacts* facts,
-                                       unsigned char* shared)
+  __device__ __forceinline__ IndexTile(const IndexerRows& rows, const Chunk& of, const Split& at,
+                                       const RowFacts* facts, unsigned char* shared)
       : indexer(rows),
         chunk(of),
-        tile(of.tile[blockIdx.x]),
+        split(at),
+        tile(at.tile),
         bad_key(facts == nullptr ? nullptr : facts->bad_key),
         bad_query(facts == nullptr ? nullptr : facts->bad_query),
         all_heads(resident(rows.heads)),
@@ -171,22 +259,20 @@ struct IndexTile {
     }
   }
 
-  // Entries kKeys block .. into half `slot`.
+  // Entries kKeys block .. of the split into half `slot`.
   __device__ __forceinline__ void copy_keys(int block, int slot) {
-    const std::int64_t list = static_cast<std::int64_t>(blockIdx.x) * chunk.capacity;
     for (int c = static_cast<int>(threadIdx.x); c < kKeys * (kSize / 8); c += kThreads) {
       const int entry = c / (kSize / 8), part = c % (kSize / 8), at = block * kKeys + entry;
-      bool valid = at < tile.count;
+      bool valid = at < split.entries;
       int key = 0;
-      if (valid) key = tile.k_begin + (kListed ? chunk.keys[list + at] : at);
+      if (valid) key = tile.k_begin + (kListed ? chunk.keys[split.list + at] : split.first + at);
       const bool refused = valid && bad_key != nullptr && bad_key[key] != 0;
       valid = valid && !refused;
       copy_chunk(keys_at + slot * kKeyBytes + tile_offset<kSize>(entry, part), row_of<T>(indexer.k, key, 0),
                  8 * part, indexer.k.size, valid, indexer.k.aligned);
       if (part == 0) {
         if constexpr (kListed) {
-          bits[slot * kKeys + entry] =
-              at < tile.count ? static_cast<std::uint32_t>(chunk.bits[list + at]) : 0u;
+          bits[slot * kKeys + entry] = at < split.entries ? chunk.bits[split.list + at] : 0u;
         }
         if (bad_key != nullptr) bad[slot * kKeys + entry] = refused ? 1 : 0;
       }
@@ -205,29 +291,26 @@ struct IndexTile {
   }
 };
 
-// The walk of a block over a split of its tile's entries. A warp has 16 queries, a lane two of them: `row`
-// and row + 8 of the tile.
+// The walk of a block over its split. A warp has 16 queries from first_row on, a lane two of them: `row` and
+// row + 8 of the tile.
 template <class Tile>
 struct SplitWalk {
-  int split, lane, first_row, row;
-  int begin, end;          // blocks of Tile::kKeys entries; none: begin == end
-  std::int64_t chunk_row;  // `row` among the rows of the chunk
-  int count;               // entries of the tile
+  int lane, first_row, row;
+  int end;  // blocks of Tile::kKeys entries
+  const Split& split;
 
-  __device__ __forceinline__ explicit SplitWalk(const Tile& at)
-      : split(static_cast<int>(blockIdx.y)),
-        lane(static_cast<int>(threadIdx.x) & 31),
-        first_row(static_cast<int>(threadIdx.x) / 32 * 16),
+  __device__ __forceinline__ explicit SplitWalk(const Tile& at,
+                                                int first = static_cast<int>(threadIdx.x) / 32 * 16)
+      : lane(static_cast<int>(threadIdx.x) & 31),
+        first_row(first),
         row(first_row + (lane >> 2)),
-        begin(split * (at.chunk.split / Tile::kKeys)),
-        end(min(begin + at.chunk.split / Tile::kKeys, (at.tile.count + Tile::kKeys - 1) / Tile::kKeys)),
-        chunk_row(static_cast<std::int64_t>(blockIdx.x) * Tile::kQueries + row),
-        count(at.tile.count) {}
+        end((at.split.entries + Tile::kKeys - 1) / Tile::kKeys),
+        split(at.split) {}
 
-  // Loads what the first block needs. All threads of the block of threads; not where there is none.
+  // Loads what the first block needs.
   __device__ __forceinline__ void start(Tile& at) const {
     at.begin();
-    at.copy_keys(begin, begin & 1);
+    at.copy_keys(0, 0);
     cp_async_commit();
   }
   // Waits for a block, and asks for the next one.
@@ -237,16 +320,16 @@ struct SplitWalk {
     if (block + 1 < end) at.copy_keys(block + 1, (block + 1) & 1);
     cp_async_commit();
   }
-  // p[n]: of both rows, entries first + 8 n and + 1. Nobody wrote p beyond the tile's entries.
+  // p[n]: of both rows, entries first + 8 n and + 1. Nobody wrote p beyond the split's entries.
   template <int kBlocks>
   __device__ __forceinline__ void load_p(float (&p)[kBlocks][4], const Chunk& chunk, int first) const {
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float* const from = chunk.p + (chunk_row + 8 * r) * chunk.stride + first + 8 * n;
+        const float* const from = chunk.p + split.p + (row + 8 * r) * split.stride + first + 8 * n;
         const float2 pair =
-            first + 8 * n < count ? *reinterpret_cast<const float2*>(from) : make_float2(0.0f, 0.0f);
+            first + 8 * n < split.entries ? *reinterpret_cast<const float2*>(from) : make_float2(0.0f, 0.0f);
         p[n][2 * r] = pair.x, p[n][2 * r + 1] = pair.y;
       }
     }

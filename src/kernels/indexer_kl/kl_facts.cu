@@ -73,8 +73,8 @@ __global__ void zero_rows_kernel(const Rows rows, long long count, int heads, in
   const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const long long row = i / size, query = row / heads;
-  static_cast<std::uint16_t*>(rows.data)[query * rows.token_stride + row % heads * rows.head_stride +
-                                         i % size] = 0;
+  static_cast<std::uint16_t*>(
+      rows.data)[query * rows.token_stride + row % heads * rows.head_stride + i % size] = 0;
 }
 
 }  // namespace

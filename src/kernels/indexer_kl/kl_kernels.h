@@ -1,14 +1,17 @@
 // The kernels behind indexer_kl on CUDA, as the host code sees them. A call goes through its queries in
-// chunks; a chunk is a number of tiles of neighbouring queries of one sequence, and each tile has a list of
-// entries: every key that its last query sees (dense), or the union of its queries' selections (listed).
+// chunks; a chunk is a number of tiles of neighbouring queries, and each tile has a list of entries: every
+// key that its last query sees (dense), or the union of its queries' selections (listed).
 //
 //   target            p of every (query, entry) of the chunk, into scratch memory
-//   row_sums          loss: sums over a run of a query's entries; combine_loss adds them up
-//   row_gradients     backward: dI takes the place of p (not where it makes dk on the way); dq, dw and the
-//   query's part of dbias, again as sums
-//                     over a run of entries; combine_rows adds them up
-//   key_gradients     backward: dk from dI, again in parts, where row_gradients has not made them on the way;
-//                     add_key_parts adds them up
+//   row_sums          loss: sums over a split of a query's entries; combine_loss adds them up
+//   row_gradients     backward: dI takes the place of p; dq, dw and the query's part of dbias, again as sums
+//                     over a split of entries; combine_rows adds them up
+//   key_gradients     backward: dk from dI, again in parts; add_key_parts adds them up
+//   list_gradients    backward of lists and a few small heads: what the last two do, in one
+//   combine_lists     backward of lists: adds up the sums of queries and the parts of keys
+//
+// Dense chunks are known to the host. How long lists are is known to the device alone, and nobody waits for
+// it: see kl_lists.h.
 #pragma once
 
 #include <vector_types.h>
@@ -36,18 +39,19 @@ constexpr int window_of(int position) {
 
 GSA_DEVICE constexpr int tile_queries(bool listed) { return listed ? kListQueries : kDenseQueries; }
 // Entries whose sums are added up in one go: few enough that there are blocks for the whole device, enough
-// that their sums (dq is large) are not the work. Lists are shorter.
-GSA_DEVICE constexpr int split_entries(bool listed, bool backward) {
-  return listed ? 256 : backward ? 1024 : 512;
-}
+// that their sums (dq is large) are not the work.
+constexpr int dense_split(bool backward) { return backward ? 1024 : 512; }
+// Of lists it is a slot, the unit in which they take memory.
+constexpr int kSlot = 512;
 // Sizes that kernels are made for; others are padded with zeros to the next one. Of attention's heads, and of
 // the indexer's.
 GSA_DEVICE constexpr int padded_size(std::int64_t size) { return size <= 64 ? 64 : size <= 128 ? 128 : 256; }
 GSA_DEVICE constexpr int padded_index_size(std::int64_t size) { return size <= 32 ? 32 : padded_size(size); }
 // The heads of a query whose dq a block of row_gradients can hold.
 GSA_DEVICE constexpr int gradient_heads(int padded) { return padded <= 64 ? 4 : 256 / padded; }
-// Whether there is room beside it for what the block adds to dk of a list's keys.
-GSA_DEVICE constexpr bool with_keys(int padded) { return padded == 32; }
+// Whether list_gradients takes these heads.
+constexpr int kListHeads = 4;
+GSA_DEVICE constexpr bool small_heads(int heads, int padded) { return heads <= kListHeads && padded <= 64; }
 
 // The rows of a tensor and how they may be read.
 struct Source {
@@ -73,18 +77,47 @@ struct IndexerRows {
   bool relu = false;
 };
 
-struct Chunk {
-  const UnionTile* tile = nullptr;  // [tiles]
-  int tiles = 0;
-  int entries = 0;                      // the most a tile may have
-  int split = 0;                        // entries of a split, a multiple of 64
-  const int* keys = nullptr;            // listed: [tiles, capacity]; else null
-  const std::uint64_t* bits = nullptr;  // listed: [tiles, capacity]
-  int capacity = 0;
-  float* p = nullptr;  // [tiles, tile queries, stride]
-  int stride = 0;
+// Listed: the tiles of a chunk. Written by the device.
+struct ListRange {
+  int first_tile = 0, tiles = 0;
+  int first_slot = 0, slots = 0;  // first_slot: slots of all tiles before
+};
 
-  GSA_DEVICE bool listed() const { return keys != nullptr; }
+// A slot of the chunk's memory: which entries of which tile it holds.
+struct alignas(16) ListSlot {
+  UnionTile tile;
+  int index = 0;  // of the tile
+  int first = 0;  // entry
+};
+
+// A word of the union of a tile: 32 keys, and the row of dk_part that the first of them has.
+struct alignas(8) ListWord {
+  std::uint32_t bits = 0;
+  int row = 0;
+};
+
+struct Chunk {
+  const UnionTile* tile = nullptr;  // dense: [tiles]; listed: the tiles of all chunks
+  float* p = nullptr;  // dense: [tiles, tile queries, stride]; listed: [slots, tile queries, kSlot]
+  // Dense.
+  int tiles = 0;
+  int entries = 0;  // the most a tile may have
+  int split = 0;    // entries of a split, a multiple of 64
+  int stride = 0;
+  // Listed.
+  const ListRange* range = nullptr;     // one
+  const ListSlot* slot = nullptr;       // [slots]
+  const int* tile_slot = nullptr;       // [all tiles + 1]: slots of the tiles before
+  const int* keys = nullptr;            // [slots, kSlot]: positions in the sequence
+  const std::uint32_t* bits = nullptr;  // [slots, kSlot]: bit i: query i of the tile selects the key
+  int slots = 0;                        // there is room for
+  int* ticket = nullptr;                // [kTickets]: the next slot of a kernel whose blocks ask for work
+  // Backward.
+  const int* row = nullptr;        // [slots, kSlot]: which row of dk_part an entry has
+  const ListWord* word = nullptr;  // [words of the longest sequence, max_tiles]
+  int max_tiles = 0;
+
+  GSA_DEVICE bool listed() const { return range != nullptr; }
   GSA_DEVICE int splits() const { return (entries + split - 1) / split; }
 };
 
@@ -98,8 +131,8 @@ struct RowFacts {
   const int* sequence_exponent = nullptr;  // [sequences]
 };
 
-// What adds to dk together: a tile where listed, else the tiles of one sequence whose positions lie in one
-// window, so that sums are grouped by positions alone.
+// Dense: what adds to dk together: tiles of one sequence whose positions lie in one window, so that sums are
+// grouped by positions alone.
 struct Part {
   int first_tile = 0, tiles = 0;
   int keys = 0;  // that its last query sees
@@ -119,17 +152,17 @@ struct Gradients {
   Rows dq, dw;
   float* dk = nullptr;
   float* dbias_rows = nullptr;  // [queries, heads]: what each query adds to dbias
-  // Scratch of a chunk.
+  // Scratch of a chunk. Rows of lists: [slots, tile queries] instead of [tiles, tile queries, splits].
   float* d_score = nullptr;  // dI, as p; may be p itself where one block has all heads
   float* dq_part = nullptr;  // [tiles, tile queries, splits, heads, padded size]
   float* dw_part = nullptr;  // [tiles, tile queries, splits, heads, 2]: dw and dbias
-  float* dk_part = nullptr;  // [parts, stride, padded size]
-  int* place = nullptr;      // listed: [tiles, longest keys]: the entry of a key, -1 for none
-  int place_stride = 0;
+  float* dk_part = nullptr;  // [parts, stride, padded size]; listed: [slots, kSlot, padded size]
+  // Dense.
   const Part* part = nullptr;
   const Group* group = nullptr;
   int parts = 0, groups = 0;
-  bool with_keys = false;  // row_gradients makes dk_part, and nobody reads d_score
+  // Listed: [sequences + 1]: the tiles of the sequences before.
+  const int* sequence_tile = nullptr;
 };
 
 void target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);
@@ -154,6 +187,11 @@ void key_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, 
                    const Gradients& gradients, const Context& context);
 void add_key_parts(const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,
                    const Context& context);
+// Listed only; list_gradients takes small_heads().
+void list_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts,
+                    const Gradients& gradients, const Context& context);
+void combine_lists(DType dtype, const IndexerRows& indexer, const Chunk& chunk,
+                   const DeviceSequences& sequences, const Gradients& gradients, const Context& context);
 // Zeros for the queries outside a sample: bytes, and rows of 16-bit elements.
 void set_zero(void* to, std::size_t bytes, const Context& context);
 void zero_rows(const Rows& rows, int queries, int heads, int size, const Context& context);

@@ -1,6 +1,6 @@
 // Backward pass of indexer_kl along the keys: dk from dI.
 //
-// A block has 128 entries of a part (a tile where listed, else a window of up to four tiles), a warp 16 of
+// A block has 128 entries of a part (a slot where listed, else a window of up to four tiles), a warp 16 of
 // them; 32 queries of a head at a time stream past. The parts are then added to dk key by key, in their
 // order.
 #include "kernels/common/cuda_check.h"
@@ -31,13 +31,31 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
   constexpr int kRows = Shape::kRows, kStages = Shape::kStages, kChunks = kSize / 8, kBlocks = kRows / 8;
   extern __shared__ __align__(128) unsigned char shared[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const int first_entry = static_cast<int>(blockIdx.x) * Shape::kEntries;
-  const Part whole = gradients.part[blockIdx.y];
-  int tile_index = whole.first_tile;
-  const int tiles_end = whole.first_tile + whole.tiles, k_begin = whole.k_begin;
-  const int key_count = kListed ? chunk.tile[tile_index].count : whole.keys;
-  if (first_entry >= key_count) return;
-  while (chunk.tile[tile_index].count <= first_entry) ++tile_index;  // the last one sees the entry
+  // The part's tiles from tile_index on, and where its entries are. Listed: of the slot.
+  int first_entry, tile_index, tiles_end, k_begin, key_count;
+  std::int64_t list = 0;
+  if constexpr (kListed) {
+    constexpr int kParts = kSlot / Shape::kEntries;
+    const int slot = static_cast<int>(blockIdx.x) / kParts;
+    if (slot >= chunk.range->slots) return;
+    const Split split = listed_split(chunk.slot[slot], slot);
+    first_entry = static_cast<int>(blockIdx.x) % kParts * Shape::kEntries;
+    tile_index = split.index;
+    tiles_end = tile_index + 1;
+    k_begin = split.tile.k_begin;
+    key_count = split.entries;
+    list = split.list;
+    if (first_entry >= key_count) return;
+  } else {
+    first_entry = static_cast<int>(blockIdx.x) * Shape::kEntries;
+    const Part whole = gradients.part[blockIdx.y];
+    tile_index = whole.first_tile;
+    tiles_end = whole.first_tile + whole.tiles;
+    k_begin = whole.k_begin;
+    key_count = whole.keys;
+    if (first_entry >= key_count) return;
+    while (chunk.tile[tile_index].count <= first_entry) ++tile_index;  // the last one sees the entry
+  }
 
   const std::uint32_t keys_at = shared_address(shared), steps_at = keys_at + Shape::kKeyBytes;
   float* const w_at = reinterpret_cast<float*>(shared + Shape::kKeyBytes + kStages * Shape::kStepBytes);
@@ -46,8 +64,7 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
     int key = 0;
     bool valid = entry < key_count;
     if (valid) {
-      key = k_begin +
-            (kListed ? chunk.keys[static_cast<std::int64_t>(tile_index) * chunk.capacity + entry] : entry);
+      key = k_begin + (kListed ? chunk.keys[list + entry] : entry);
       valid = facts.bad_key[key] == 0;
     }
     copy_chunk(keys_at + tile_offset<kSize>(row, part), row_of<T>(indexer.k, key, 0), 8 * part,
@@ -106,7 +123,12 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
   const float back = 1.0f / factor;
   int slot = 0;
   for (; tile_index < tiles_end; ++tile_index) {
-    const int count = chunk.tile[tile_index].count;
+    const int count = kListed ? key_count : chunk.tile[tile_index].count;
+    // Of the tile's first query, from query to query.
+    const std::int64_t stride = kListed ? kSlot : chunk.stride;
+    const float* const d_tile =
+        gradients.d_score +
+        (kListed ? list * Shape::kQueries : static_cast<std::int64_t>(tile_index) * Shape::kQueries * stride);
     for (int step = 0; step < Shape::kParts * indexer.heads; ++step) {
       const int part = kListed ? 0 : step / indexer.heads, j = kListed ? step : step % indexer.heads;
       cp_async_wait<kStages - 2>();
@@ -114,14 +136,13 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
       copy_next();
       cp_async_commit();
       if (j == 0) {
-        const std::int64_t first = static_cast<std::int64_t>(tile_index) * Shape::kQueries + part * kRows;
-        const float* const from = gradients.d_score + (first + 2 * (lane & 3)) * chunk.stride;
+        const float* const from = d_tile + (part * kRows + 2 * (lane & 3)) * stride;
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
           for (int r = 0; r < 4; ++r) {
             const std::int64_t query = 8 * n + r % 2;
-            d_score[n][r] = entry[r / 2] < count ? from[query * chunk.stride + entry[r / 2]] : 0.0f;
+            d_score[n][r] = entry[r / 2] < count ? from[query * stride + entry[r / 2]] : 0.0f;
           }
         }
       }
@@ -148,9 +169,9 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     if (entry[r] >= key_count) continue;
-    float* const to = gradients.dk_part +
-                      (static_cast<std::int64_t>(blockIdx.y) * chunk.stride + entry[r]) * kSize +
-                      2 * (lane & 3);
+    const std::int64_t dk_row = kListed ? static_cast<std::int64_t>(chunk.row[list + entry[r]])
+                                        : static_cast<std::int64_t>(blockIdx.y) * chunk.stride + entry[r];
+    float* const to = gradients.dk_part + dk_row * kSize + 2 * (lane & 3);
 #pragma unroll
     for (int n = 0; n < kSize / 8; ++n) {
       *reinterpret_cast<float2*>(to + 8 * n) = make_float2(back * dk[n][2 * r], back * dk[n][2 * r + 1]);
@@ -158,15 +179,7 @@ __global__ void __launch_bounds__(KeyShape<kSize, kListed>::kThreads)
   }
 }
 
-// place[tile, key] = entry of the key in the tile's list; -1 was there before.
-__global__ void place_kernel(const Chunk chunk, const Gradients gradients) {
-  const int entry = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const std::int64_t tile = blockIdx.y;
-  if (entry >= chunk.tile[tile].count) return;
-  gradients.place[tile * gradients.place_stride + chunk.keys[tile * chunk.capacity + entry]] = entry;
-}
-
-// A thread: a key and every blockDim.x-th of its elements; threadIdx.y counts keys.
+// A thread: a key and every blockDim.x-th of its elements; threadIdx.y counts keys. Dense.
 __global__ void add_parts_kernel(const IndexerRows indexer, const Chunk chunk, const Gradients gradients,
                                  int padded) {
   const Group group = gradients.group[blockIdx.y];
@@ -176,14 +189,8 @@ __global__ void add_parts_kernel(const IndexerRows indexer, const Chunk chunk, c
   for (int c = static_cast<int>(threadIdx.x); c < indexer.k.size; c += static_cast<int>(blockDim.x)) {
     float sum = dk[c];
     for (int i = group.first_part; i < group.first_part + group.parts; ++i) {
-      int entry = key;
-      if (chunk.listed()) {
-        entry = gradients.place[static_cast<std::int64_t>(i) * gradients.place_stride + key];
-        if (entry < 0) continue;
-      } else if (key >= gradients.part[i].keys) {
-        continue;
-      }
-      const std::int64_t row = static_cast<std::int64_t>(i) * chunk.stride + entry;
+      if (key >= gradients.part[i].keys) continue;
+      const std::int64_t row = static_cast<std::int64_t>(i) * chunk.stride + key;
       sum = fmaf(indexer.scale, gradients.dk_part[row * padded + c], sum);
     }
     dk[c] = sum;
@@ -196,8 +203,9 @@ void launch_key_gradients(const IndexerRows& indexer, const Chunk& chunk, const 
   using Shape = KeyShape<kSize, kListed>;
   const auto kernel = key_gradients_kernel<T, kSize, kListed>;
   allow_shared_memory(kernel, Shape::kBytes, "indexer_kl key_gradients");
-  const dim3 grid(static_cast<unsigned>((chunk.entries + Shape::kEntries - 1) / Shape::kEntries),
-                  static_cast<unsigned>(gradients.parts));
+  dim3 grid(static_cast<unsigned>((chunk.entries + Shape::kEntries - 1) / Shape::kEntries),
+            static_cast<unsigned>(gradients.parts));
+  if (kListed) grid = dim3(static_cast<unsigned>(chunk.slots * (kSlot / Shape::kEntries)));
   kernel<<<grid, Shape::kThreads, Shape::kBytes, stream_of(context.stream)>>>(indexer, chunk, facts,
                                                                               gradients);
   check_launch("indexer_kl key_gradients");
@@ -215,20 +223,11 @@ void key_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, 
 
 void add_key_parts(const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,
                    const Context& context) {
-  const cudaStream_t stream = stream_of(context.stream);
-  if (chunk.listed()) {
-    const std::size_t places =
-        static_cast<std::size_t>(chunk.tiles) * static_cast<std::size_t>(gradients.place_stride);
-    check(cudaMemsetAsync(gradients.place, 0xff, places * sizeof(int), stream), "indexer_kl place");
-    const dim3 grid(static_cast<unsigned>((chunk.entries + 255) / 256), static_cast<unsigned>(chunk.tiles));
-    place_kernel<<<grid, 256, 0, stream>>>(chunk, gradients);
-    check_launch("indexer_kl place");
-  }
   const int padded = padded_index_size(indexer.k.size);
   const dim3 threads(padded == 32 ? 32 : 64, padded == 32 ? 8 : 4);
-  const unsigned longest = static_cast<unsigned>(chunk.listed() ? gradients.place_stride : chunk.entries);
+  const unsigned longest = static_cast<unsigned>(chunk.entries);
   const dim3 keys((longest + threads.y - 1) / threads.y, static_cast<unsigned>(gradients.groups));
-  add_parts_kernel<<<keys, threads, 0, stream>>>(indexer, chunk, gradients, padded);
+  add_parts_kernel<<<keys, threads, 0, stream_of(context.stream)>>>(indexer, chunk, gradients, padded);
   check_launch("indexer_kl add_parts");
 }
 

@@ -36,24 +36,33 @@ __global__ void __launch_bounds__(TargetShape<kSize, kListed>::kThreads)
   constexpr int kQueries = Shape::kQueries, kWarpKeys = Shape::kWarpKeys, kStepHeads = Shape::kStepHeads;
   constexpr int kSteps = kSize / 16, kBlocks = kWarpKeys / 8, kChunks = kSize / 8;
   extern __shared__ __align__(128) unsigned char shared[];
-  const UnionTile tile = chunk.tile[blockIdx.x];
-  const int first_entry = static_cast<int>(blockIdx.y) * Shape::kEntries;
-  if (first_entry >= tile.count) return;
+  // The split or (listed) slot, and where in it the block's entries begin.
+  Split split;
+  int first_entry;
+  if constexpr (kListed) {
+    constexpr int kBlocks = kSlot / Shape::kEntries;
+    const int slot = static_cast<int>(blockIdx.x) / kBlocks;
+    if (slot >= chunk.range->slots) return;
+    split = listed_split(chunk.slot[slot], slot);
+    first_entry = static_cast<int>(blockIdx.x) % kBlocks * Shape::kEntries;
+  } else {
+    split = dense_row(chunk, static_cast<int>(blockIdx.x));
+    first_entry = static_cast<int>(blockIdx.y) * Shape::kEntries;
+  }
+  if (first_entry >= split.entries) return;
+  const UnionTile& tile = split.tile;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const std::uint32_t keys_at = shared_address(shared) + warp * (kWarpKeys * kSize * 2);
   const std::uint32_t steps_at = shared_address(shared) + Shape::kKeyBytes;
   float* const lse_at = reinterpret_cast<float*>(shared + Shape::kKeyBytes + kStages * Shape::kStepBytes);
   int* const list = reinterpret_cast<int*>(lse_at + kStages * Shape::kRows) + warp * kWarpKeys;
   const int warp_entry = first_entry + warp * kWarpKeys;
-  const bool active = warp_entry < tile.count;
+  const bool active = warp_entry < split.entries;
 
   if (lane < kWarpKeys) {
     const int entry = warp_entry + lane;
     int key = -1;
-    if (entry < tile.count) {
-      key = kListed ? chunk.keys[static_cast<std::int64_t>(blockIdx.x) * chunk.capacity + entry] : entry;
-      key += tile.k_begin;
-    }
+    if (entry < split.entries) key = tile.k_begin + (kListed ? chunk.keys[split.list + entry] : entry);
     list[lane] = key;
   }
   __syncwarp();
@@ -187,9 +196,8 @@ __global__ void __launch_bounds__(TargetShape<kSize, kListed>::kThreads)
   for (int m = 0; m < kPieces; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const std::int64_t row =
-          static_cast<std::int64_t>(blockIdx.x) * kQueries + 16 * m + 8 * r + (lane >> 2);
-      float* const to = chunk.p + row * chunk.stride + warp_entry + 2 * (lane & 3);
+      const int row = 16 * m + 8 * r + (lane >> 2);
+      float* const to = chunk.p + split.p + row * split.stride + warp_entry + 2 * (lane & 3);
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n) {
         *reinterpret_cast<float2*>(to + 8 * n) =
@@ -205,8 +213,9 @@ void launch_target(const Attention& attention, const Chunk& chunk, const Context
   constexpr int kBytes = Shape::shared_bytes(kStages);
   const auto kernel = target_kernel<T, kSize, kListed, kStages>;
   allow_shared_memory(kernel, kBytes, "indexer_kl target");
-  const dim3 grid(static_cast<unsigned>(chunk.tiles),
-                  static_cast<unsigned>((chunk.entries + Shape::kEntries - 1) / Shape::kEntries));
+  dim3 grid(static_cast<unsigned>(chunk.tiles),
+            static_cast<unsigned>((chunk.entries + Shape::kEntries - 1) / Shape::kEntries));
+  if (kListed) grid = dim3(static_cast<unsigned>(chunk.slots * (kSlot / Shape::kEntries)));
   kernel<<<grid, Shape::kThreads, kBytes, stream_of(context.stream)>>>(attention, chunk);
   check_launch("indexer_kl target");
 }

@@ -62,22 +62,48 @@ struct TargetProducer {
   Ring<2> keys;
   Ring<Shape::kStages> steps;
   int item = 0;
+  // Listed: keys of the block's next item, asked for while this one is copied.
+  static constexpr int kAhead = kListed ? Shape::kEntries / Shape::kProducers : 1;
+  int ahead[kAhead];
+
+  // Asks for the keys of an item; what lies behind the entries of its slot is room, and not used.
+  __device__ __forceinline__ void fetch(int next, int items) {
+    if constexpr (kListed) {
+      if (next >= items) return;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        ahead[i] = chunk.keys[static_cast<std::int64_t>(next) * Shape::kEntries + i * Shape::kProducers +
+                              static_cast<int>(threadIdx.x)];
+      }
+    }
+  }
 
   // 16 bytes of a row, or zeros beyond its end.
   static __device__ __forceinline__ void copy(std::uint32_t to, const char* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
   }
 
-  __device__ __forceinline__ void run(const UnionTile& tile, const int* list, int first_entry) {
+  // Entries first_entry .. of the split. Listed: the item that comes next, of how many.
+  __device__ __forceinline__ void run(const Split& split, int first_entry, int next, int items) {
+    const UnionTile& tile = split.tile;
     const int thread = static_cast<int>(threadIdx.x), part = thread % kChunks, first = thread / kChunks;
     // Rows of a thread differ by a multiple of eight, which leaves the swizzle as it is.
     const std::uint32_t swizzled = hopper::swizzled(first, part % 8);
     const int bytes = 8 * part < attention.q.size ? 16 : 0, column = bytes > 0 ? 8 * part : 0;
 
     int* const entries = memory.entries[item & 1];
-    for (int i = thread; i < Shape::kEntries; i += Shape::kProducers) {
-      const int entry = min(first_entry + i, tile.count - 1);
-      entries[i] = kListed ? list[entry] : entry;
+    if constexpr (kListed) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = thread + i * Shape::kProducers;
+        if (first_entry + at >= split.entries) ahead[i] = chunk.keys[split.list + split.entries - 1];
+        entries[at] = ahead[i];
+      }
+      fetch(next, items);
+    } else {
+      for (int i = thread; i < Shape::kEntries; i += Shape::kProducers) {
+        entries[i] = min(first_entry + i, split.entries - 1);
+      }
     }
     hopper::named_barrier(3, Shape::kProducers);
     ++item;
@@ -191,12 +217,12 @@ struct TargetConsumer {
     }
   }
 
-  __device__ __forceinline__ void store(std::int64_t first_row, int first_entry) {
+  __device__ __forceinline__ void store(const Split& split, int first_entry) {
     const float share = 1.0f / static_cast<float>(attention.heads);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float* const to = chunk.p + (first_row + 16 * warp + 8 * r + (lane >> 2)) * chunk.stride + first_entry +
-                        2 * (lane & 3);
+      const int row = 16 * warp + 8 * r + (lane >> 2);
+      float* const to = chunk.p + split.p + row * split.stride + first_entry + 2 * (lane & 3);
 #pragma unroll
       for (int n = 0; n < Shape::kColumns / 8; ++n) {
         *reinterpret_cast<float2*>(to + 8 * n) =
@@ -205,7 +231,7 @@ struct TargetConsumer {
     }
   }
 
-  __device__ __forceinline__ void run(int tile_index, const UnionTile& tile, int first_entry) {
+  __device__ __forceinline__ void run(const Split& split, int first_entry) {
     first_entry += own * Shape::kColumns;
     float logits[kValues];
 #pragma unroll
@@ -228,8 +254,7 @@ struct TargetConsumer {
       }
       take(logits);
     }
-    if (first_entry >= tile.count) return;
-    const std::int64_t first_row = static_cast<std::int64_t>(tile_index) * Shape::kQueries;
+    if (first_entry >= split.entries) return;
     if constexpr (kListed) {
       const int slot = 32 * (warp & 1) + lane;
       if (warp >= 2) {
@@ -240,11 +265,11 @@ struct TargetConsumer {
       if (warp < 2) {
 #pragma unroll
         for (int i = 0; i < kValues; ++i) p[i] += memory.exchange[own][i][slot];
-        store(first_row, first_entry);
+        store(split, first_entry);
       }
       hopper::named_barrier(1 + own, 128);
     } else {
-      store(first_row, first_entry);
+      store(split, first_entry);
     }
   }
 };
@@ -269,21 +294,42 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     hopper::barrier_init_fence();
   }
   __syncthreads();
-  // Pairs of neighbouring blocks share keys.
-  const int pairs = chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
-  const auto for_each = [&](const auto& body) {
-    for (int i = static_cast<int>(blockIdx.x); i < pairs; i += static_cast<int>(gridDim.x)) {
-      const int tile_index = i % chunk.tiles, first_entry = i / chunk.tiles * Shape::kEntries;
-      const UnionTile tile = chunk.tile[tile_index];
-      if (first_entry < tile.count) body(tile_index, tile, first_entry);
+  // Listed: an item is a part of a slot, so that neighbouring blocks have neighbouring entries, of one tile
+  // or of tiles that share keys. Each time a block moves on by one more: last parts are empty more often.
+  // Dense: pairs of neighbouring blocks share keys.
+  constexpr int kParts = kListed ? kSlot / Shape::kEntries : 1;
+  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const int items = kListed ? chunk.range->slots * kParts
+                            : chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
+  // Calls body(split, first_entry, next item), or skip(next item) where there are no entries.
+  const auto for_each = [&](const auto& body, const auto& skip) {
+    if constexpr (kListed) {
+      ListSlot ahead;  // the next slot, asked for while this one is worked on
+      if (first < items) ahead = chunk.slot[first / kParts];
+      int column = first;
+      for (int base = 0; base + column < items; base += step) {
+        const int i = base + column, first_entry = i % kParts * Shape::kEntries;
+        column = column + 1 == step ? 0 : column + 1;
+        const int next = base + step + column;
+        const Split split = listed_split(ahead, i / kParts);
+        if (next < items) ahead = chunk.slot[next / kParts];
+        first_entry < split.entries ? body(split, first_entry, next) : skip(next);
+      }
+    } else {
+      for (int i = first; i < items; i += step) {
+        const Split split = dense_row(chunk, i % chunk.tiles);
+        const int first_entry = i / chunk.tiles * Shape::kEntries;
+        if (first_entry < split.entries) body(split, first_entry, i + step);
+      }
     }
   };
   if (threadIdx.x < Shape::kProducers) {
     hopper::give_registers<56>();
-    TargetProducer<T, kSize, kListed> producer{attention, chunk, memory, {}, {}, 0};
-    for_each([&](int tile_index, const UnionTile& tile, int first_entry) {
-      producer.run(tile, chunk.keys + static_cast<std::int64_t>(tile_index) * chunk.capacity, first_entry);
-    });
+    TargetProducer<T, kSize, kListed> producer{attention, chunk, memory, {}, {}, 0, {}};
+    producer.fetch(first, items);
+    for_each(
+        [&](const Split& split, int first_entry, int next) { producer.run(split, first_entry, next, items); },
+        [&](int next) { producer.fetch(next, items); });
     cp_async_wait<0>();
   } else {
     hopper::take_registers<224>();
@@ -291,9 +337,7 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     TargetConsumer<T, kSize, kListed> consumer{attention,   chunk, memory, thread / 128, thread / 32 % 4,
                                                thread % 32, {},    {},     {},           {}};
     if (consumer.own == 1) consumer.give_turn(0);
-    for_each([&](int tile_index, const UnionTile& tile, int first_entry) {
-      consumer.run(tile_index, tile, first_entry);
-    });
+    for_each([&](const Split& split, int first_entry, int) { consumer.run(split, first_entry); }, [](int) {});
   }
 #endif
 }
@@ -303,7 +347,8 @@ void launch_hopper_target(const Attention& attention, const Chunk& chunk, const 
   using Shape = HopperTarget<kSize, kListed>;
   const auto kernel = hopper_target_kernel<T, kSize, kListed>;
   allow_shared_memory(kernel, Shape::kBytes, "indexer_kl target");
-  const int pairs = chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
+  const int pairs = kListed ? chunk.slots * (kSlot / Shape::kEntries)
+                            : chunk.tiles * ((chunk.entries + Shape::kEntries - 1) / Shape::kEntries);
   const int blocks = pairs < context.device.multiprocessors ? pairs : context.device.multiprocessors;
   kernel<<<static_cast<unsigned>(blocks), Shape::kThreads, Shape::kBytes, stream_of(context.stream)>>>(
       attention, chunk);
