@@ -3,9 +3,9 @@
 // A cluster of blocks shares a row (one block alone before sm_90), each block a range of positions. k_t
 // follows from the sums of the segments, which every warp adds up for itself. Then all warps filter: the
 // moments suggest a bound that about four times k_t scores reach, and only those, in order, go to shared
-// memory. A histogram of them finds the bucket where the count passes k_t, and the few scores in it are
-// ranked one by one. Where the bound was too high, or too many scores reach it, or the bucket holds too many
-// (ties, strange distributions), a radix search over all scores between their extremes, then over the
+// memory. A histogram of them finds the bucket where the count passes k_t, another one the part of that bucket,
+// until few scores are left, which are ranked one by one. Where the bound was too high, or too many scores
+// reach it, or too many are equal, a radix search over all scores between their extremes, then over the
 // positions of equal ones, takes its place: at most six histograms. Both ways find the same last key: the
 // score and position that exactly k_t keys reach or beat.
 //
@@ -27,7 +27,9 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kHopperCluster = 8;
 constexpr int kRound = kThreads;  // positions that a block visits at once
-constexpr int kBuckets = kThreads;
+constexpr int kBucketBits = 9;
+constexpr int kBuckets = 1 << kBucketBits;
+static_assert(kBuckets == kThreads);
 constexpr int kFew = kThreads;  // candidates that are ranked one by one
 constexpr int kTooMany = 1 << 20;  // more than kFew; a block's warps together stay far below 2^31
 constexpr int kKept = 512;         // scores of a warp that fit in shared memory
@@ -312,8 +314,6 @@ __device__ __noinline__ int selected_before(const Range range, Shared* shared, R
 template <int cluster>
 __device__ __noinline__ Rank last_by_radix(const Range range, Shared* shared, int k, std::uint32_t low,
                                            std::uint32_t high) {
-  constexpr int kBits = 9;
-  static_assert(1 << kBits == kBuckets);
   Rank prefix = 0;
   int left = k;
 #pragma unroll 1
@@ -321,7 +321,7 @@ __device__ __noinline__ Rank last_by_radix(const Range range, Shared* shared, in
     if (half == 0) low = ~static_cast<std::uint32_t>(range.visible - 1), high = ~0u;
 #pragma unroll 1
     while (low != high) {
-      const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBits);
+      const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBucketBits);
       row_barrier<cluster>();  // nobody reads the histogram any more
       shared->histogram[threadIdx.x] = 0;
       __syncthreads();
@@ -352,14 +352,23 @@ __device__ __forceinline__ float normal_quantile(float fraction) {
   return t - __fdividef(2.30753f + 0.27061f * t, 1.0f + t * (0.99229f + 0.04481f * t));
 }
 
-// Buckets that keep the order of scores: scores from `low` up, `step` buckets a unit.
-struct Buckets {
-  float low, step;
+// A range of scores by their orders, in buckets of equal width.
+struct Span {
+  std::uint32_t low, high;
 
-  __device__ __forceinline__ bool useful() const { return step > 0 && step < INFINITY; }
-  __device__ __forceinline__ int operator()(Rank rank) const {
-    const float score = from_order(static_cast<std::uint32_t>(rank >> 32));
-    return min(kBuckets - 1, static_cast<int>(__fmul_rn(__fadd_rn(score, -low), step)));
+  __device__ __forceinline__ int shift() const {
+    return max(0, 32 - __clz(static_cast<int>(high - low)) - kBucketBits);
+  }
+  __device__ __forceinline__ bool holds(Rank rank) const {
+    return static_cast<std::uint32_t>(rank >> 32) - low <= high - low;
+  }
+  __device__ __forceinline__ int bucket(Rank rank) const {
+    return static_cast<int>((static_cast<std::uint32_t>(rank >> 32) - low) >> shift());
+  }
+  __device__ __forceinline__ Span part(int bucket) const {
+    const int bits = shift();
+    const std::uint32_t from = low + (static_cast<std::uint32_t>(bucket) << bits);
+    return {from, min(high, from + ((1u << bits) - 1))};
   }
 };
 
@@ -457,7 +466,6 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
     const float bound = mean + normal_quantile(fraction) * sqrtf(static_cast<float>(variance));
     if (bound > guide.low && bound < guide.high) low = bound;
   }
-  const Buckets buckets = {low, static_cast<float>(kBuckets) / (guide.high - low)};
   int kept = 0;
   range.each_round(ahead, [&](float score, int position) {
     const bool chosen = score >= low && score > -INFINITY;
@@ -471,12 +479,29 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
     if (lane == 0) atomicAdd(&shared.histogram[kBuckets - 1], kTooMany);
   }
   __syncwarp();
-#pragma unroll 1
-  for (int i = lane; i < kept; i += 32) atomicAdd(&shared.histogram[buckets(shared.kept[warp][i])], 1);
-  row_barrier<cluster>();
 
-  const bool few =
-      k < visible && buckets.useful() && find_bucket<cluster, kBuckets>(shared, k) && shared.inside <= kFew;
+  // Histograms of the kept scores, each of the bucket of the one before, until few are left.
+  Span span = {order_of(low), order_of(guide.high)};
+  int wanted = k, before = 0;  // the wanted-th of the span; those above it in blocks before this one
+  bool few = false;
+#pragma unroll 1
+  while (k < visible && span.low != span.high) {
+#pragma unroll 1
+    for (int i = lane; i < kept; i += 32) {
+      const Rank mine = shared.kept[warp][i];
+      if (span.holds(mine)) atomicAdd(&shared.histogram[span.bucket(mine)], 1);
+    }
+    row_barrier<cluster>();
+    if (!find_bucket<cluster, kBuckets>(shared, wanted) || shared.inside >= kTooMany) break;
+    wanted -= shared.above;
+    before += shared.before;
+    span = span.part(shared.bucket);
+    few = shared.inside <= kFew;
+    if (few) break;
+    row_barrier<cluster>();  // nobody reads the histogram any more
+    shared.histogram[thread] = 0;
+    __syncthreads();
+  }
   if (!few) {
     Rank last = 0;
     int base = min(range.begin, visible);
@@ -491,11 +516,11 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
     return;
   }
 
-  const int bucket = shared.bucket, inside = shared.inside, wanted = k - shared.above;
+  const int inside = shared.inside;
 #pragma unroll 1
   for (int i = lane; i < kept; i += 32) {
     const Rank mine = shared.kept[warp][i];
-    if (buckets(mine) == bucket) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = mine;
+    if (span.holds(mine)) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = mine;
   }
   row_barrier<cluster>();
   int owner = 0, index = thread;
@@ -517,7 +542,7 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
   }
   __syncthreads();
   const Rank last = shared.last;
-  int base = shared.before + __syncthreads_count(thread < inside && owner < rank && mine >= last);
+  int base = before + __syncthreads_count(thread < inside && owner < rank && mine >= last);
   int selected = 0;
 #pragma unroll 1
   for (int i = lane; i < kept; i += 32) selected += shared.kept[warp][i] >= last;
