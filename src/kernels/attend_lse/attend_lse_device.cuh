@@ -25,11 +25,11 @@ struct Params {
   const void* k = nullptr;
   long long q_token = 0, q_head = 0, k_token = 0, k_head = 0;  // strides
   int heads = 0, group = 0, size = 0;
-  float scale = 0;               // times log2(e)
-  bool aligned = false;          // rows can be read 16 bytes at a time
-  const Tile* tile = nullptr;    // [tiles]
-  int splits = 0;                // of the longest tile
-  float2* part = nullptr;        // [tiles, kQueries, heads, splits]: maximum and sum of 2^(a - maximum)
+  float scale = 0;             // times log2(e)
+  bool aligned = false;        // rows can be read 16 bytes at a time
+  const Tile* tile = nullptr;  // [tiles]
+  int splits = 0;              // of the longest tile
+  float2* part = nullptr;      // [tiles, kQueries, heads, splits]: maximum and sum of 2^(a - maximum)
 };
 
 // Maximum and sum of 2^(x - maximum) of the logits that a lane has seen of one row.

@@ -3,10 +3,10 @@
 // A cluster of blocks shares a row (one block alone before sm_90), each block a range of positions. k_t
 // follows from the sums of the segments, which every warp adds up for itself. Then all warps filter: the
 // moments suggest a bound that about four times k_t scores reach, and only those, in order, go to shared
-// memory. A histogram of them finds the bucket where the count passes k_t, another one the part of that bucket,
-// until few scores are left, which are ranked one by one. Where the bound was too high, or too many scores
-// reach it, or too many are equal, a radix search over all scores between their extremes, then over the
-// positions of equal ones, takes its place: at most six histograms. Both ways find the same last key: the
+// memory. A histogram of them finds the bucket where the count passes k_t, another one the part of that
+// bucket, until few scores are left, which are ranked one by one. Where the bound was too high, or too many
+// scores reach it, or too many are equal, a radix search over all scores between their extremes, then over
+// the positions of equal ones, takes its place: at most six histograms. Both ways find the same last key: the
 // score and position that exactly k_t keys reach or beat.
 //
 // With one row there is little to do and much to wait for: code is kept short (instructions come from memory
@@ -30,7 +30,7 @@ constexpr int kRound = kThreads;  // positions that a block visits at once
 constexpr int kBucketBits = 9;
 constexpr int kBuckets = 1 << kBucketBits;
 static_assert(kBuckets == kThreads);
-constexpr int kFew = kThreads;  // candidates that are ranked one by one
+constexpr int kFew = kThreads;     // candidates that are ranked one by one
 constexpr int kTooMany = 1 << 20;  // more than kFew; a block's warps together stay far below 2^31
 constexpr int kKept = 512;         // scores of a warp that fit in shared memory
 constexpr int kAhead = 32;         // rounds whose scores are loaded together

@@ -74,8 +74,8 @@ class Tiles {
 void select_from_stored(const SelectArgs& args, const ScoreInput& in, const selecting::RowOutputs& out,
                         const Context& context) {
   const Tiles tiles(args.sequences);
-  const std::int64_t stride =
-      (in.sequences.longest_keys + selecting::kStoredStep - 1) / selecting::kStoredStep * selecting::kStoredStep;
+  const std::int64_t stride = (in.sequences.longest_keys + selecting::kStoredStep - 1) /
+                              selecting::kStoredStep * selecting::kStoredStep;
   const ScoreType type = {args.dtype, args.indexer.form};
   const auto launch_scores = selecting::hopper_scores_takes(in, context.device)
                                  ? &selecting::launch_hopper_scores

@@ -286,14 +286,14 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   const float nan = __int_as_float(0x7fc00000);
   RowChoice choice = {k == 0 ? nan : -INFINITY, visible - 1};
   if (k > 0 && k < visible) {
-    choice = search(all, k, visible, bound, shared, window,
-                    [&](const Bound& bins, const BinPlace& place) {
-                      if (thread == 0) count_work(args.out.work, {.fallbacks = 1});
-                      return search_radix(own, args.list, passed, bound.low, bins, place.bin,
-                                          k - place.above, place.inside, visible, shared);
-                    });
+    choice = search(all, k, visible, bound, shared, window, [&](const Bound& bins, const BinPlace& place) {
+      if (thread == 0) count_work(args.out.work, {.fallbacks = 1});
+      return search_radix(own, args.list, passed, bound.low, bins, place.bin, k - place.above, place.inside,
+                          visible, shared);
+    });
   }
-  // Later ones that equal the bound may not have been collected: whether some are left over is then not known.
+  // Later ones that equal the bound may not have been collected: whether some are left over is then not
+  // known.
   const int stop = passed.stop();
   if (stop < visible && choice.threshold == bound.low && choice.tie_cut >= stop) {
     if (thread == 0) args.failed[atomicAdd(args.failed_count, 1)] = row;

@@ -6,10 +6,10 @@
 // numbers, then one of the bin that holds the k-th, until few are left, which are ranked, or one value is. So
 // there are at most ceil(32 / bits of the bins) of them, however the scores are distributed.
 //
-// Additions to histograms are what a row would cost: an instruction that adds takes its time however few lanes
-// take part. In long rows a sample of about a thousand scores says first between which two the k-th lies, with
-// a margin; each lane sets its scores of that range aside, and only those enter a histogram. Where the sample
-// was wrong, or a lane has too many, all of them do.
+// Additions to histograms are what a row would cost: an instruction that adds takes its time however few
+// lanes take part. In long rows a sample of about a thousand scores says first between which two the k-th
+// lies, with a margin; each lane sets its scores of that range aside, and only those enter a histogram. Where
+// the sample was wrong, or a lane has too many, all of them do.
 #pragma once
 
 #include "kernels/select/select_row.cuh"
@@ -52,7 +52,8 @@ struct alignas(16) HeldShared {
 };
 
 // A segment's sums in double, from memory: hardly any row needs them.
-static __device__ __noinline__ ScoreSums<double> careful_segment(const float* scores, int first, int visible) {
+static __device__ __noinline__ ScoreSums<double> careful_segment(const float* scores, int first,
+                                                                 int visible) {
   return segment_sums<double>(scores, first, visible, scores[0]);
 }
 
@@ -114,9 +115,8 @@ class HeldRow {
     std::uint32_t* const words = out.words + row * out.words_per_query;
     std::uint32_t word = 0;
     if (active_) {
-      word = segment_word([&](std::uint32_t x, int position) {
-        return x > order || (x == order && position <= cut);
-      });
+      word = segment_word(
+          [&](std::uint32_t x, int position) { return x > order || (x == order && position <= cut); });
     }
     if (thread_ < out.words_per_query) words[thread_] = word;
     for (long long w = kThreads + thread_; w < out.words_per_query; w += kThreads) words[w] = 0;
@@ -406,8 +406,7 @@ class HeldRow {
 
   // Many equal scores, `inside` of them, of which the first `wanted` are taken.
   __device__ __forceinline__ void find_equal(std::uint32_t order, int wanted, int inside) {
-    const std::uint32_t word =
-        active_ ? segment_word([&](std::uint32_t x, int) { return x == order; }) : 0u;
+    const std::uint32_t word = active_ ? segment_word([&](std::uint32_t x, int) { return x == order; }) : 0u;
     int upto = __popc(word);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -454,7 +453,7 @@ class HeldRow {
   HeldShared<kWarps>& shared_;
   const float* const scores_;
   const int visible_, thread_, warp_, lane_;
-  const bool active_;             // some of the warp's positions are visible
+  const bool active_;                 // some of the warp's positions are visible
   std::uint32_t low_ = 0, high_ = 0;  // of the row
   std::uint32_t order_[kHeldScores];
 };

@@ -71,8 +71,8 @@ void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, 
 void launch_mask(const ScoreInput& in, ScoreType type, const MaskStore& out, int first, int tiles,
                  int longest, const Context& context);
 
-// The same by wgmma, for problems that it takes. Rows of `out` have room for a multiple of 64 scores, and what
-// lies beyond the keys that a query sees is overwritten too.
+// The same by wgmma, for problems that it takes. Rows of `out` have room for a multiple of 64 scores, and
+// what lies beyond the keys that a query sees is overwritten too.
 constexpr int kStoredStep = 64;
 bool hopper_scores_takes(const ScoreInput& in, const Device& device);
 void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,

@@ -37,7 +37,8 @@ __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_sample_ker
   float* const scores = reinterpret_cast<float*>(slot_of(args, number));
   TileScores last;
   for_scores<T, form, kPassSize>(
-      args.in, tile, q_address, (count + kTileKeys - 1) / kTileKeys, last, load, [](int, const TileScores&) {},
+      args.in, tile, q_address, (count + kTileKeys - 1) / kTileKeys, last, load,
+      [](int, const TileScores&) {},
       [&](int key_tile, const TileScores& score) {
         store_sampled(scores, args.samples, query, key_tile * kTileKeys, score);
       });
@@ -75,18 +76,18 @@ __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_pass_kerne
   };
   const int whole = (tile.position + first + 1) / kTileKeys;  // tiles that all queries of the warp see
   TileScores last = {};
-  for_scores<T, form, kPassSize>(args.in, tile, q_address, (visible + kTileKeys - 1) / kTileKeys, last, load, collect,
-                      [&](int key_tile, TileScores& score) {
-                        if (key_tile == 0) {
-                          collector.start(tile, query, args.bounds,
-                                          __shfl_sync(kAll, score[0][0], lane / 4 * 4),
-                                          __shfl_sync(kAll, score[0][2], lane / 4 * 4));
-                        } else if (key_tile * kTileKeys % kMomentSegment == 0) {
-                          collector.end_segment(shared, query);
-                        }
-                        before += kTileKeys;
-                        if (key_tile >= whole) collector.hide(before, score);
-                      });
+  for_scores<T, form, kPassSize>(args.in, tile, q_address, (visible + kTileKeys - 1) / kTileKeys, last, load,
+                                 collect, [&](int key_tile, TileScores& score) {
+                                   if (key_tile == 0) {
+                                     collector.start(tile, query, args.bounds,
+                                                     __shfl_sync(kAll, score[0][0], lane / 4 * 4),
+                                                     __shfl_sync(kAll, score[0][2], lane / 4 * 4));
+                                   } else if (key_tile * kTileKeys % kMomentSegment == 0) {
+                                     collector.end_segment(shared, query);
+                                   }
+                                   before += kTileKeys;
+                                   if (key_tile >= whole) collector.hide(before, score);
+                                 });
 #pragma unroll
   for (int part = 0; part < 3; ++part) collect(part, last);
   collector.end_segment(shared, query);

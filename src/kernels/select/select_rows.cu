@@ -32,9 +32,8 @@ __global__ __launch_bounds__(kThreads, 768 / kThreads) void rows_kernel(DeviceSe
 // 64 registers a thread.
 template <int kWarps>
 __global__ __launch_bounds__(32 * kWarps, 32 / kWarps) void held_rows_kernel(DeviceSequences sequences,
-                                                                             ScoreStore scores,
-                                                                             Budget budget, RowOutputs out,
-                                                                             int first) {
+                                                                             ScoreStore scores, Budget budget,
+                                                                             RowOutputs out, int first) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<HeldShared<kWarps>*>(memory);
   const StoredQuery query(sequences, scores, first);
@@ -54,8 +53,8 @@ void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, con
     const auto kernel = &held_rows_kernel<kWarps>;
     const std::size_t bytes = sizeof(HeldShared<kWarps>);
     allow_shared_memory(kernel, bytes, "held_rows_kernel");
-    kernel<<<static_cast<unsigned>(rows), 32 * kWarps, bytes, stream_of(context.stream)>>>(sequences, scores,
-                                                                                           budget, out, first);
+    kernel<<<static_cast<unsigned>(rows), 32 * kWarps, bytes, stream_of(context.stream)>>>(
+        sequences, scores, budget, out, first);
     check_launch("held_rows_kernel");
   };
   const int segments = (longest + kMomentSegment - 1) / kMomentSegment;

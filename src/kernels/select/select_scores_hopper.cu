@@ -20,8 +20,8 @@ __global__ __launch_bounds__(kThreads, 3) void hopper_scores_kernel(const __grid
   const int thread = static_cast<int>(threadIdx.x), query = thread / 32 * 16 + thread % 32 / 4;
   const std::uint32_t q_address = aligned_address(memory);
   KeyPanels<T, kSize> load(in, tile, q_address, begin);
-  float* const row = store.scores + (tile.row + query - store.first_row) * store.stride +
-                     begin * kTileKeys + 2 * (thread % 4);
+  float* const row = store.scores + (tile.row + query - store.first_row) * store.stride + begin * kTileKeys +
+                     2 * (thread % 4);
   const bool exists[2] = {query < tile.count, query + 8 < tile.count};
   TileScores last;
   for_scores<T, form, kSize>(

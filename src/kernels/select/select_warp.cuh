@@ -1,5 +1,5 @@
-// Searches in scores that come from a source: each(visit) calls visit(score, position) for all of them, in any
-// order.
+// Searches in scores that come from a source: each(visit) calls visit(score, position) for all of them, in
+// any order.
 #pragma once
 
 #include "kernels/select/select_row.cuh"
