@@ -27,7 +27,7 @@ namespace gsa::bench {
 namespace {
 
 // Presets with random weights, on random tokens.
-std::vector<Case> preset_cases(const torch::Device& device) {
+std::vector<Case> preset_cases(const torch::Device& device, std::int64_t token_runs, double kl_share) {
   if (device.is_cpu()) {
     return {{"small", "standard", 1024, 4},
             {"small", "gsa", 1024, 4},
@@ -43,15 +43,20 @@ std::vector<Case> preset_cases(const torch::Device& device) {
     cases.push_back({"paper-1.7b", "standard", 4096, 4, deterministic});
     cases.push_back({"paper-1.7b", "standard", 32768, 1, deterministic});
   }
-  cases.push_back({"paper-1.7b", "gsa", 32768, 1});
+  for (const bool deterministic : {true, false})
+    cases.push_back({"paper-1.7b", "gsa", 32768, 1, deterministic});
+  for (Case& what : cases) {
+    what.token_runs = what.system == "standard" ? 1 : token_runs;
+    what.kl_share = kl_share;
+  }
   return cases;
 }
 
 struct Options {
   std::string device = "auto", json = "build/bench-train.json";
   std::string model, data, phase;
-  std::int64_t length = 0, sequences = 0;
-  double kl_share = 0.0625;
+  std::int64_t length = 0, sequences = 0, token_runs = 1;
+  double kl_share = 1.0 / 64;
   std::vector<std::string> parts;
   double peak_tflops = 0;
   int steps = 0;
@@ -187,7 +192,8 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
 void run(const Options& options) {
   const torch::Device device = train::device_by_name(options.device);
   const bool trained = !options.model.empty();
-  std::vector<Case> cases = trained ? trained_cases(options) : preset_cases(device);
+  std::vector<Case> cases =
+      trained ? trained_cases(options) : preset_cases(device, options.token_runs, options.kl_share);
   std::erase_if(cases, [&](const Case& what) {
     if (options.parts.empty()) return false;
     for (const std::string& part : options.parts) {
@@ -269,10 +275,14 @@ int main(int argc, char** argv) {
   app.add_option(
          "--kl-share", options.kl_share,
          "Share of the queries that the indexer's loss over all keys is taken of, 1/n; sparse steps are "
-         "timed with the loss over the selected keys too")
-      ->needs(model)
+         "of a trained model are timed with the loss over the selected keys too")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
+  app.add_option(
+         "--token-runs", options.token_runs,
+         "Presets: random tokens in runs of so many equal ones, so that neighbours select much the same "
+         "keys (default 1)")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--case", options.parts, "Only cases whose name contains NAME (repeat for more)")
       ->type_name("NAME")
       ->allow_extra_args(false);

@@ -17,7 +17,7 @@ std::string Case::name() const {
   const bool over_selected = phase == nn::Phase::sparse && kl_support == nn::KlSupport::selected;
   return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "",
                 over_selected ? " KL-selected" : "", " ", sequences, "x", size,
-                deterministic ? "" : ", free order");
+                token_runs > 1 ? concat(", runs of ", token_runs) : "", deterministic ? "" : ", free order");
 }
 
 void Steps::make_model(const Case& what, const torch::Device& device, const Trained& trained) {
@@ -63,7 +63,10 @@ Steps::Steps(const Case& what, const torch::Device& device, const Trained& train
                                                .count = count + 1});
     tokens_ = torch::from_blob(ids.data(), {count + 1}, torch::kInt64).to(device, torch::kInt64, false, true);
   } else {
-    tokens_ = torch::randint(0, config_.vocab_size, {count + 1}, torch::kInt64).to(device);
+    tokens_ = torch::randint(0, config_.vocab_size, {count / what.token_runs + 2}, torch::kInt64)
+                  .repeat_interleave(what.token_runs)
+                  .narrow(0, 0, count + 1)
+                  .to(device);
   }
   starts_ = torch::arange(0, count + 1, length_, torch::kInt64);
 }

@@ -22,7 +22,11 @@ struct Case {
   std::optional<nn::Phase> phase = std::nullopt;  // absent: sparse where the model is, else dense
   // Of the indexer's loss, as the trainer has it by default. The share holds for a loss over all keys.
   nn::KlSupport kl_support = nn::KlSupport::all;
-  double kl_share = 0.0625;
+  double kl_share = 1.0 / 64;
+  // Random tokens come in runs of so many equal ones: neighbours then select much the same keys, as in a
+  // trained model.
+  std::int64_t token_runs = 1;
+
   std::string name() const;
 };
 
