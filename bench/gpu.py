@@ -359,14 +359,14 @@ def parse(arguments=None):
     layer.add_argument("--shape", nargs="+", default=[], choices=SHAPES, metavar="SHAPE",
                        help=f"{', '.join(SHAPES)} (default: 32k and 8x8k; in a suite, all that it has)")  # fmt: skip
     layer.add_argument("--k", type=positive, help="a fixed budget of so many keys, not a model's or a shape's own")
-    layer.add_argument("--sample", type=positive, default=16, metavar="N",
-                       help="the sampled KL takes one of N query tiles (default 16)")  # fmt: skip
+    layer.add_argument("--sample", type=positive, default=64, metavar="N",
+                       help="the sampled KL takes one of N query tiles (default 64, as in training)")  # fmt: skip
     layer.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                        help="cpu: to try files and small shapes without a GPU; the times say little")  # fmt: skip
     args = parser.parse_args(arguments)
     args.of_layer = bool(args.tensors or args.inputs or args.suite)
     if not args.of_layer:
-        for option, default in (("shape", []), ("k", None), ("sample", 16), ("device", "cuda")):
+        for option, default in (("shape", []), ("k", None), ("sample", 64), ("device", "cuda")):
             if getattr(args, option) != default:
                 parser.error(f"--{option}: expected --tensors, --inputs or --suite beside it, got none")
     names = OPERATIONS if args.of_layer else CASES

@@ -51,7 +51,7 @@ struct Options {
   std::string device = "auto", json = "build/bench-train.json";
   std::string model, data, phase;
   std::int64_t length = 0, sequences = 0;
-  double kl_share = 0.0625;
+  double kl_share = 0.015625;  // as in training
   std::vector<std::string> parts;
   double peak_tflops = 0;
   int steps = 0;

@@ -22,7 +22,7 @@ struct Case {
   std::optional<nn::Phase> phase = std::nullopt;  // absent: sparse where the model is, else dense
   // Of the indexer's loss, as the trainer has it by default. The share holds for a loss over all keys.
   nn::KlSupport kl_support = nn::KlSupport::all;
-  double kl_share = 0.0625;
+  double kl_share = 0.015625;  // as in training
   std::string name() const;
 };
 
