@@ -360,7 +360,7 @@ def parse(arguments=None):
                        help=f"{', '.join(SHAPES)} (default: 32k and 8x8k; in a suite, all that it has)")  # fmt: skip
     layer.add_argument("--k", type=positive, help="a fixed budget of so many keys, not a model's or a shape's own")
     layer.add_argument("--sample", type=positive, default=64, metavar="N",
-                       help="the sampled KL takes one of N query tiles (default 64)")  # fmt: skip
+                       help="the sampled KL takes one of N query tiles (default 64, as in training)")  # fmt: skip
     layer.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                        help="cpu: to try files and small shapes without a GPU; the times say little")  # fmt: skip
     args = parser.parse_args(arguments)

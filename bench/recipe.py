@@ -41,16 +41,18 @@ def variants(length):
     all_of["RoPE on none"] = {"model.index_rope_fraction": 0.0}
     all_of["random start"] = {"model.indexer_init": "random"}
     all_of["random start, RoPE on half"] = {"model.indexer_init": "random", "model.index_rope_fraction": 0.5}
-    for n in (1, 4, 32, 64):
+    for n in (1, 4, 16, 64):
         all_of[f"share 1/{n}"] = {"kl_share": 1 / n}
-    all_of["selected keys (paper)"] = {"kl_support": "selected"}
-    for t in (0.25, 0.1, 0.03):
+    all_of["selected keys"] = {"kl_support": "selected"}
+    all_of["selected keys, temperature 1 (paper)"] = {"kl_support": "selected", "model.index_temperature": 1}
+    for t in (1, 0.25, 0.1, 0.03):
         all_of[f"temperature {t}"] = {"model.index_temperature": t}
     all_of["temperature learned"] = {"model.index_temperature_learned": "true"}
     for m in (3, 30):
         all_of[f"indexer rate x{m}"] = {"optimizer.indexer_lr_multiplier": m}
-    all_of["heads 4 of 64"] = {"model.index_head_size": 64}
-    all_of["heads 8 of 32"] = {"model.index_heads": 8}
+    # A folder that gets an indexer gets 4 heads of 64, whatever preset it was made from.
+    all_of["heads 4 of 32"] = {"model.index_head_size": 32}
+    all_of["heads 8 of 64"] = {"model.index_heads": 8}
     all_of["ReLU"] = {"model.score_form": "relu"}
     all_of["inverse budget"] = {"model.budget": "inverse"}
     for n in (16, 32):
@@ -131,12 +133,19 @@ def line(row):
 
     share = row["kept_over_oracle"]
     return (
-        f"{row['name']:28s} {mean(row['k']):6.0f} {row['dense']:8.4f} {row['sparse']:8.4f} {row['sparse'] - row['dense']:+8.4f}"
+        f"{row['name']:36s} {mean(row['k']):6.0f} {row['dense']:8.4f} {row['sparse']:8.4f} {row['sparse'] - row['dense']:+8.4f}"
         f" {100 * mean(row['kept']):6.1f} {100 * mean(share):6.1f} {100 * min(share):6.1f} {100 * mean(row['recall']):6.1f} {row['seconds']:6.0f}"
     )
 
 
-HEADER = f"{'variant':28s} {'mean k':>6s} {'dense':>8s} {'sparse':>8s} {'gap':>8s} {'kept %':>6s} {'/orac.':>6s} {'worst':>6s} {'recall':>6s} {'s':>6s}"
+def setting(argument):
+    key, equals, value = argument.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {argument!r}")
+    return key, value
+
+
+HEADER = f"{'variant':36s} {'mean k':>6s} {'dense':>8s} {'sparse':>8s} {'gap':>8s} {'kept %':>6s} {'/orac.':>6s} {'worst':>6s} {'recall':>6s} {'s':>6s}"
 
 
 def main():
@@ -152,12 +161,17 @@ def main():
     parser.add_argument("--tokens", type=int, default=65536, help="tokens of a step (default %(default)s)")
     parser.add_argument("--rows", type=int, default=0, help="windows of a micro-batch (default: all of a step)")
     parser.add_argument("--eval-tokens", type=int, default=131072, help="predictions that are measured (default %(default)s)")
-    parser.add_argument("--only", nargs="+", help="these variants alone")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these variants alone")
+    parser.add_argument("--set", action="append", type=setting, default=[], metavar="KEY=VALUE",
+                        help="an option of gsa train for every variant that does not set it itself")  # fmt: skip
     parser.add_argument("--switches", action="store_true", help="runs from scratch that switch early and late, too")
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time (default %(default)s): their seconds then say nothing")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further run after this many")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
+    unknown = set(args.only or []) - set(variants(args.length))
+    if unknown:
+        parser.error(f"--only: expected names of {'; '.join(variants(args.length))}, got {'; '.join(sorted(unknown))}")
     runner = Runner(args)
     begin = time.time()
     size = TINY if args.size == "tiny" else SMALL
@@ -172,16 +186,16 @@ def main():
     for name, options in variants(args.length).items():
         if args.only and name not in args.only:
             continue
-        wanted[name] = {"model.from": base, **ADAPTED, **keys(args.length, 8), **options}
+        wanted[name] = {"model.from": base, **ADAPTED, **keys(args.length, 8), **dict(args.set), **options}
     print(HEADER, flush=True)
 
     def one(item):
         if time.time() - begin > args.seconds:
-            return f"{item[0]:28s} not run: out of time"
+            return f"{item[0]:36s} not run: out of time"
         try:
             return line(runner.measure(*item))
         except (RuntimeError, KeyError, OSError) as error:
-            return f"{item[0]:28s} FAILED: {error}"
+            return f"{item[0]:36s} FAILED: {error}"
 
     failed = False
     with concurrent.futures.ThreadPoolExecutor(args.parallel) as pool:

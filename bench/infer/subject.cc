@@ -16,6 +16,7 @@ constexpr std::int64_t kRowsAtOnce = 16384;
 nn::ModelConfig config_of(const SubjectOptions& options) {
   nn::ModelConfig config = nn::ModelConfig::preset("paper-1.7b");
   apply(config, options.system);
+  config.attention.dense_below = 0;  // what is measured is sparse attention, at any length
   config.layers = options.layers;
   config.vocab_size = options.vocabulary;
   return config;

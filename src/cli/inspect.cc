@@ -167,6 +167,11 @@ void print(const Report& report) {
               << grouped(longest) << " the model is meant for; --extend "
               << (report.options.length + longest - 1) / longest << " would stretch its positions\n";
   }
+  if (report.config.attention.sparse && report.options.length < report.config.attention.dense_below) {
+    std::cout << "note       " << grouped(report.options.length)
+              << " tokens are below dense_below: the costs are those of dense attention; --dense-below 0 "
+                 "shows sparse ones\n";
+  }
   if (!report.weights.empty()) std::cout << "weights    " << report.weights << '\n';
   std::cout << '\n';
   print_parameters(report);

@@ -35,6 +35,8 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--k-max", options.k_max, "upper bound of k")->group(kSwitches);
   app.add_option("--index-heads", options.index_heads, "heads of the indexer")->group(kSwitches);
   app.add_option("--index-head-dim", options.index_head_dim, "size of an indexer head")->group(kSwitches);
+  app.add_option("--dense-below", options.dense_below, "sequences with fewer keys run dense; 0: none do")
+      ->group(kSwitches);
   app.add_option("--vocab-size", options.vocab_size, "another vocabulary")->group(kSwitches);
   app.add_option("--extend", options.extend, "YaRN to this many times the trained length")->group(kSwitches);
 }
@@ -72,13 +74,13 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
   // An option that a dense model would ignore is refused.
   const bool about_selection = !options.score.empty() || !options.budget.empty() || options.k ||
                                options.k_min || options.k_max || options.index_heads ||
-                               options.index_head_dim;
+                               options.index_head_dim || options.dense_below;
   if (about_selection && !a.sparse) {
     throw Error(
-        "--score, --budget, --k, --k-min, --k-max, --index-heads and --index-head-dim: expected a sparse "
-        "system, got a dense one");
+        "--score, --budget, --k, --k-min, --k-max, --index-heads, --index-head-dim and --dense-below: "
+        "expected a sparse system, got a dense one");
   }
-  if (!options.score.empty()) a.indexer.form = score_form_by_name(options.score);
+  if (!options.score.empty()) set_form(a.indexer, score_form_by_name(options.score));
   if (!options.budget.empty()) a.budget.mode = budget_mode_by_name(options.budget);
   a.budget.base = options.k.value_or(a.budget.base);
   a.budget.min = options.k_min.value_or(a.budget.min);
@@ -90,6 +92,7 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
   }
   a.indexer.heads = options.index_heads.value_or(a.indexer.heads);
   a.indexer.head_size = options.index_head_dim.value_or(a.indexer.head_size);
+  a.dense_below = options.dense_below.value_or(a.dense_below);
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
   if (options.extend) extend(config, *options.extend);
   config.validate();

@@ -15,7 +15,7 @@ struct ModelOptions {
   std::string preset = "tiny";
   std::string system;  // empty: gsa for a preset, what it is for a folder
   std::string value_gate, output_gate, budget, score;
-  std::optional<std::int64_t> k, k_min, k_max, index_heads, index_head_dim, vocab_size;
+  std::optional<std::int64_t> k, k_min, k_max, index_heads, index_head_dim, dense_below, vocab_size;
   std::optional<double> extend;
 };
 

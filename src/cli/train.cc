@@ -33,7 +33,7 @@ One schedule, one optimiser and one pass through the data lead through all of th
 (standard, gated-only) have dense steps only. Before its first step a new indexer starts from the attention's own weights,
 where these have learned something (model.indexer_init).
 The KL is taken over all visible keys of a sample of the queries (kl_share); kl_support = "selected" takes it over the
-keys that sparse steps selected, as the paper does.
+keys that sparse steps selected, as the paper does. docs/recipe.md has what to choose and what was measured.
 
 output.folder holds checkpoints/step-N (each a model folder), latest (a link to the newest), config.toml, metrics.jsonl
 and tensorboard/. Ctrl-C and SIGTERM finish the step, save and end with status 75; --resume goes on bit for bit. NaN or

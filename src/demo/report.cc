@@ -372,8 +372,8 @@ std::string html_report(const Results& r, const std::string& program) {
   html += "<h2>The indexer at work</h2>\n<div class=\"plots\">\n";
   html += figure(
       "What it has yet to learn", kl_plot(r),
-      "KL between dense attention and the indexer's scores over all visible keys, each step of another "
-      "sample of the queries: hence the jitter.");
+      "KL between dense attention and the softmax of the indexer's scores over their temperature (0.1), over "
+      "all visible keys, each step of another sample of the queries: hence the jitter.");
   html += figure("Keys that a query reads", budget_plot(r),
                  "The budget k_t follows the variance of the indexer's scores; queries early in a text see "
                  "fewer keys than that.");

@@ -97,6 +97,13 @@ const char* name_of(BudgetMode mode) {
   bad_argument(kOp, "budget.mode", "inverse, proportional or fixed", concat(static_cast<int>(mode)));
 }
 
+void set_form(IndexerConfig& indexer, ScoreForm form) {
+  if (form == indexer.form) return;
+  indexer.form = form;
+  if (indexer.temperature.learned) return;
+  indexer.temperature.value = form == ScoreForm::sigmoid ? TemperatureConfig().value : 1;
+}
+
 double attention_factor(const YarnConfig& yarn) {
   return yarn.attention_factor.value_or(0.1 * std::log(yarn.factor) + 1);
 }
@@ -110,7 +117,7 @@ AttentionConfig AttentionConfig::standard() {
 
 AttentionConfig AttentionConfig::sparse_only() {
   AttentionConfig config;
-  config.indexer.form = ScoreForm::relu;
+  set_form(config.indexer, ScoreForm::relu);
   config.budget.mode = BudgetMode::fixed;
   config.value_gate = GateKind::none;
   config.output_gate = GateKind::none;

@@ -32,9 +32,10 @@ struct RopeConfig {
   YarnConfig yarn;
 };
 
-// softmax(I / value) in the indexer's loss; the selection never sees it.
+// softmax(I / value) in the indexer's loss; the selection never sees it. Sums of sigmoids are bounded, so at
+// 1 no key of a long row can get the share that attention gives it (docs/recipe.md has what that costs).
 struct TemperatureConfig {
-  double value = 1;  // where it starts when learned
+  double value = 0.1;  // where it starts when learned; ReLU scores have 1, see set_form
   bool learned = false;
 };
 
@@ -48,6 +49,10 @@ struct IndexerConfig {
   TemperatureConfig temperature;
   double mean_variance_momentum = 0.99;
 };
+
+// Sets the form of the scores. Where that changes it, the temperature becomes the form's default (sigmoid
+// 0.1, relu 1), unless it is learned.
+void set_form(IndexerConfig& indexer, ScoreForm form);
 
 struct BudgetConfig {
   BudgetMode mode = BudgetMode::inverse;

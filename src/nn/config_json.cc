@@ -59,9 +59,10 @@ void visit_sparse_keys(Config& c, Visitor& v) {
   v.optional_integer("dense_below", a.dense_below);
 }
 
-// What index_rope_fraction means where a file leaves it out: the default of the time before all dimensions
-// were rotated. Files of ours always have the key.
+// What index_rope_fraction and index_temperature mean where a file leaves them out: the defaults of the time
+// before all dimensions were rotated and the loss had a temperature. Files of ours always have the keys.
 constexpr double kAbsentRopeFraction = 0.5;
+constexpr double kAbsentTemperature = 1;
 
 template <typename Yarn, typename Visitor>
 void visit_yarn_keys(Yarn& yarn, Visitor& v) {
@@ -388,6 +389,7 @@ ConfigFile config_from_json(std::string_view text, const std::string& file) {
     visit_gsa_keys(config, reader);
     if (config.attention.sparse) {
       config.attention.indexer.rope_fraction = kAbsentRopeFraction;
+      config.attention.indexer.temperature.value = kAbsentTemperature;
       visit_sparse_keys(config, reader);
     }
   }

@@ -43,8 +43,9 @@ CacheBytes cache_bytes(const ModelConfig& config, double rows, double index_rows
   return bytes;
 }
 
+// selects: what the sparse phase does, which sequences below dense_below do not.
 Operations training_operations(const ModelConfig& config, const Operations& forward,
-                               const CostOptions& options, double pairs) {
+                               const CostOptions& options, bool selects, double pairs) {
   const Phase phase = options.phase;
   const std::int64_t length = options.length;
   const AttentionConfig& a = config.attention;
@@ -63,6 +64,11 @@ Operations training_operations(const ModelConfig& config, const Operations& forw
       training = {forward.projections, dense, 3 * score * sampled * layers, 0};
       break;
     case Phase::sparse:
+      // Below dense_below the model learns as in the dense phase, the indexer beside it as in the warm-up.
+      if (!selects) {
+        training = {3 * forward.projections, 3 * dense, 3 * score * sampled * layers, 3 * all_output};
+        break;
+      }
       // Scores over all visible keys, their gradient over the support of the loss; over all keys, its target
       // is q k^T once more.
       training = {3 * forward.projections, 3 * forward.attention,
@@ -164,9 +170,9 @@ Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
                             .output = output};
   cost.decode.weight_bytes =
       (parameters - real(config.tie_embeddings ? 0 : config.vocab_size * a.d_model)) * element;
-  cost.decode.read = cache_bytes(config, last_keys, real(length), options.dtype);
+  cost.decode.read = cache_bytes(config, last_keys, selects ? real(length) : 0, options.dtype);
   cost.cache = cache_bytes(config, real(length), real(length), options.dtype);
-  cost.training = training_operations(config, cost.prefill, options, pairs);
+  cost.training = training_operations(config, cost.prefill, options, selects, pairs);
   cost.weight_bytes = parameters * element;
   // Weights and gradients in dtype; the master copy (where dtype is narrower) and two moments in fp32.
   const double fp32_copies = options.dtype == DType::f32 || options.dtype == DType::f64 ? 2 : 3;

@@ -79,6 +79,14 @@ ModelConfig paper() {
   config.attention.heads = 16;
   config.attention.kv_heads = 4;
   config.attention.head_size = 128;
+  config.attention.dense_below = kSparsePays;
+  return config;
+}
+
+// The defaults of ModelConfig and AttentionConfig are the 7B class.
+ModelConfig seven() {
+  ModelConfig config;
+  config.attention.dense_below = kSparsePays;
   return config;
 }
 
@@ -87,11 +95,8 @@ struct Preset {
   ModelConfig (*make)();
 };
 
-// The defaults of ModelConfig and AttentionConfig are the 7B class.
-constexpr Preset kPresets[] = {{"tiny", tiny},
-                               {"small", small},
-                               {"paper-1.7b", paper},
-                               {"llama-7b-class", [] { return ModelConfig(); }}};
+constexpr Preset kPresets[] = {
+    {"tiny", tiny}, {"small", small}, {"paper-1.7b", paper}, {"llama-7b-class", seven}};
 
 }  // namespace
 
@@ -157,7 +162,7 @@ void apply(ModelConfig& config, System system) {
   }
   AttentionConfig& attention = config.attention;
   attention.sparse = switches.sparse;
-  attention.indexer.form = switches.indexer.form;
+  set_form(attention.indexer, switches.indexer.form);
   attention.budget.mode = switches.budget.mode;
   attention.value_gate = switches.value_gate;
   attention.output_gate = switches.output_gate;

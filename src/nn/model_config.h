@@ -23,6 +23,10 @@ const char* name_of(System system);
 System system_by_name(std::string_view name);  // throws with a suggestion
 const std::vector<std::string>& system_names();
 
+// About the length at which a sparse layer was measured to train as fast as a dense one (docs/recipe.md).
+// The large presets run shorter sequences dense; tiny and small, which are for experiments, do not.
+constexpr std::int64_t kSparsePays = 16384;
+
 struct ModelConfig {
   std::int64_t vocab_size = 32000;
   std::int64_t layers = 32;
@@ -55,7 +59,7 @@ struct ModelConfig {
 };
 
 // Sets the switches of `system` (sparse, score form, budget mode, gates) and leaves sizes, k and all the
-// rest.
+// rest; but a new form brings its temperature (set_form), and a dense system has no dense_below.
 void apply(ModelConfig& config, System system);
 
 // Which system a configuration is; absent for an ablation that is none of the four.

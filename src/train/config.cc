@@ -194,14 +194,17 @@ std::vector<Option> options_of(TrainConfig& c) {
       real("model.rope_theta", c.model.rope_theta, 0, 1e15,
            "base of RoPE's frequencies, above 1; of a folder too, as for longer contexts; 0: as it is"),
       whole("model.dense_below", c.model.dense_below, -1, kMany,
-            "sequences with fewer keys run dense; 0: none do; -1: as it is"),
+            "sequences with fewer keys run dense; 0: none do; -1: as it is (presets: 16384 in paper-1.7b and "
+            "llama-7b-class, else 0)"),
       whole("model.index_heads", c.model.index_heads, 0, 128, "query heads of the indexer; 0: as it is"),
       whole("model.index_head_size", c.model.index_head_size, 0, 256,
             "dimensions of an indexer head; 0: as it is"),
       real("model.index_rope_fraction", c.model.index_rope_fraction, -1, 1,
            "share of the indexer's dimensions that RoPE rotates, an even number of them; -1: as it is"),
-      real("model.index_temperature", c.model.index_temperature, 0, 1e6,
-           "divides the indexer's scores in its loss; where learned, the start; 0: as it is"),
+      real(
+          "model.index_temperature", c.model.index_temperature, 0, 1e6,
+          "divides the indexer's scores in its loss; where learned, the start; 0: as it is, in a new indexer "
+          "0.1 for sigmoid scores and 1 for relu"),
       choice("model.index_temperature_learned", c.model.index_temperature_learned, {"", "true", "false"},
              "empty: as it is"),
       real("model.index_variance_momentum", c.model.index_variance_momentum, -1, 0.999999,
@@ -269,7 +272,9 @@ std::vector<Option> options_of(TrainConfig& c) {
           "kl_share", c.kl_share, 0.001, 1,
           "share of the queries, in tiles of 64, that a loss over all keys is taken of, drawn anew each step "
           "and layer: 1/n with a whole n. The gradient's mean is that of every query, its cost this share. "
-          "Holds in warm-up, and in sparse steps with kl_support = \"all\""),
+          "What counts is how many queries are left: 1/64 of 65,536 tokens a step, 1,024 queries, taught as "
+          "well as 1/4; smaller steps want a larger share. Holds in warm-up, and in sparse steps with "
+          "kl_support = \"all\""),
       choice("precision", c.precision, {"auto", "fp32", "bf16"},
              "bf16: weights in bf16 with fp32 masters; auto: bf16 on a GPU, fp32 on a CPU"),
       choice("device", c.device, {"auto", "cpu", "cuda"},
@@ -428,6 +433,7 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   nn::ModelConfig config = stored ? *stored : nn::ModelConfig::preset(model.preset);
   nn::AttentionConfig& attention = config.attention;
   if (!model.system.empty()) nn::apply(config, nn::system_by_name(model.system));
+  if (!model.score_form.empty()) nn::set_form(attention.indexer, nn::score_form_by_name(model.score_form));
   apply_sizes(*this, config, stored);
   if (!stored) {
     if (model.vocab_size == 0) config.vocab_size = tokenizer_vocab_size;
@@ -441,7 +447,6 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   }
   if (!model.value_gate.empty()) attention.value_gate = nn::gate_kind_by_name(model.value_gate);
   if (!model.output_gate.empty()) attention.output_gate = nn::gate_kind_by_name(model.output_gate);
-  if (!model.score_form.empty()) attention.indexer.form = nn::score_form_by_name(model.score_form);
   if (!model.budget.empty()) attention.budget.mode = nn::budget_mode_by_name(model.budget);
   apply_budget(*this, config, stored);
   if (model.yarn_factor > 0) checking_usage([&] { nn::extend(config, model.yarn_factor); });

@@ -74,7 +74,7 @@ struct TrainConfig {
   } output;
   double kl_weight = 1;
   std::string kl_support = "all";
-  double kl_share = 0.0625;
+  double kl_share = 0.015625;
   std::string precision = "auto";
   std::string device = "auto";
   bool deterministic = true;

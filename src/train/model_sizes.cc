@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/usage_error.h"
+#include "kernels/common/query_tiles.h"
 
 namespace gsa::train {
 namespace {
@@ -137,6 +138,36 @@ std::string conversion_note(const TrainConfig& options, const nn::ModelConfig& c
   return concat("the model gets an indexer of ", indexer.heads, " heads of ", indexer.head_size, " and ",
                 nn::name_of(budget.mode), " budgets of k_base ", budget.base, " (", why, "), k_min ",
                 budget.min, ", k_max ", budget.max);
+}
+
+std::string length_note(const TrainConfig& options, const nn::AttentionConfig& attention, bool on_gpu) {
+  if (options.spans.sparse == 0) return "";
+  const std::int64_t length = options.data.length;
+  if (length < attention.dense_below) {
+    return concat("sparse steps run dense: rows of ", length,
+                  " tokens are shorter than the model's dense_below, ", attention.dense_below,
+                  "; model.dense_below=0 lets them select");
+  }
+  if (on_gpu && attention.dense_below == 0 && length < nn::kSparsePays) {
+    return concat("sparse steps on rows of ", length,
+                  " tokens may take longer than dense ones; model.dense_below=", nn::kSparsePays,
+                  " runs sequences shorter than that dense");
+  }
+  return "";
+}
+
+std::string sample_note(const TrainConfig& options) {
+  // The fewest that were found to teach as well as many (docs/recipe.md).
+  constexpr double kTiles = 16;
+  const bool samples = options.spans.warmup > 0 || (options.spans.sparse > 0 && options.kl_support == "all");
+  if (!samples || options.kl_share == 1) return "";
+  const double all = static_cast<double>(options.batch.tokens) / kQueryTile;
+  const double drawn = all * options.kl_share;
+  if (drawn >= kTiles) return "";
+  double share = 1;
+  while (share / 2 * all >= kTiles) share /= 2;
+  return concat("the indexer learns from about ", drawn * kQueryTile,
+                " queries a step, which is few; kl_share=", share, " takes ", share * all * kQueryTile);
 }
 
 }  // namespace gsa::train

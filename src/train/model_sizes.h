@@ -27,4 +27,12 @@ void apply_budget(const TrainConfig& options, nn::ModelConfig& config,
 std::string conversion_note(const TrainConfig& options, const nn::ModelConfig& config,
                             const nn::ModelConfig& stored);
 
+// What one should know of sparse steps at this length, in one line for people; empty: nothing. That
+// dense_below leaves none of them sparse, or that on a GPU they may take longer than dense ones.
+std::string length_note(const TrainConfig& options, const nn::AttentionConfig& attention, bool on_gpu);
+
+// That a step has few queries for the indexer's loss to draw from, in one line for people; empty: it has
+// enough, or every one counts.
+std::string sample_note(const TrainConfig& options);
+
 }  // namespace gsa::train

@@ -87,6 +87,8 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
   torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
   if (!resume) {
     build_model(config_.model.from, false);
+    take_note(length_note(config_, model_->config().attention, device_.is_cuda()));
+    take_note(sample_note(config_));
     return;
   }
   const auto newest = checkpoints_.newest();
@@ -148,6 +150,10 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
   model_->train();
 }
 
+void Trainer::take_note(const std::string& note) {
+  if (!note.empty()) notes_.push_back(note);
+}
+
 // Settled once: a run that is resumed no longer sees what its folder had.
 void Trainer::choose_indexer_start(const std::optional<nn::ModelConfig>& stored) {
   const nn::ModelConfig& config = model_->config();
@@ -156,7 +162,7 @@ void Trainer::choose_indexer_start(const std::optional<nn::ModelConfig>& stored)
   indexer_from_attention_ = start == IndexerStart::attention;
   if (!stored) return;
   if (const std::string note = conversion_note(config_, config, *stored); !note.empty()) {
-    notes_.push_back(note);
+    take_note(note);
   } else if (start != IndexerStart::kept) {
     renew_indexer(model_);
     notes_.push_back(concat("a new indexer takes the place of the one in ", config_.model.from,

@@ -114,6 +114,7 @@ class Trainer {
   void check_tokenizer_of(const std::filesystem::path& model) const;
   void build_model(const std::filesystem::path& from, bool resume);
   void choose_indexer_start(const std::optional<nn::ModelConfig>& stored);
+  void take_note(const std::string& note);  // empty: none
   void set_learning(nn::Phase phase);
   StepReport one_step();
   std::vector<Batch> take_batches();  // of the next step

@@ -98,6 +98,24 @@ TEST(ConfigJson, ARotatedShareThatIsLeftOutIsOneHalf) {
   EXPECT_EQ(parse(config_to_json({dense, DType::f32})).config.attention.indexer.rope_fraction, 1);
 }
 
+TEST(ConfigJson, ATemperatureThatIsLeftOutIsOne) {
+  const ModelConfig config = ModelConfig::preset("tiny");
+  Json json = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(json["index_temperature"], 0.1);
+  EXPECT_EQ(parse(json.dump()).config.attention.indexer.temperature.value, 0.1);
+  json.erase("index_temperature");
+  ModelConfig old = parse(json.dump()).config;
+  EXPECT_EQ(old.attention.indexer.temperature.value, 1);
+  apply(old, System::gsa);  // named once more: still the indexer that it has
+  EXPECT_EQ(old.attention.indexer.temperature.value, 1);
+  // An indexer that is added is a new one.
+  ModelConfig dense = config;
+  apply(dense, System::gated_only);
+  dense = parse(config_to_json({dense, DType::f32})).config;
+  apply(dense, System::gsa);
+  EXPECT_EQ(dense.attention.indexer.temperature.value, 0.1);
+}
+
 TEST(ConfigJson, StandardIsPlainLlama) {
   ModelConfig config = ModelConfig::preset("small");
   apply(config, System::standard);

@@ -172,12 +172,31 @@ TEST(Cost, OfOneLayerAt128K) {
   EXPECT_EQ(dense.decode.read.total(), 536'870'912);
 }
 
+// By default a large model runs short sequences dense, and costs what that costs.
+TEST(Cost, OfAPresetBelowTheLengthWhereSparsePays) {
+  ModelConfig config = ModelConfig::preset("paper-1.7b");
+  ModelConfig gated = config;
+  apply(gated, System::gated_only);
+  for (const std::int64_t length : {kSparsePays - 1, kSparsePays}) {
+    const Cost cost = estimate_cost(config, {.length = length, .phase = Phase::sparse});
+    const Cost dense = estimate_cost(gated, {.length = length, .phase = Phase::dense});
+    EXPECT_EQ(cost.prefill.attention == dense.prefill.attention, length < kSparsePays) << length;
+    EXPECT_EQ(cost.prefill.indexer == 0, length < kSparsePays) << length;
+  }
+}
+
 TEST(Cost, DenseBelowIsHonoured) {
   ModelConfig config = by_hand();
   config.attention.dense_below = 6;
   const Cost cost = estimate_cost(config, {.length = 5, .dtype = DType::bf16, .phase = Phase::sparse});
   EXPECT_EQ(cost.prefill.attention, 4 * 8 * 15);
   EXPECT_EQ(cost.prefill.indexer, 0);
+  EXPECT_GT(cost.cache.index_keys, 0);  // kept for the time when the sequence has grown
+  EXPECT_EQ(cost.decode.read.index_keys, 0);
+  // Dense steps, and beside them the indexer's loss over all keys, of which 15 pairs are visible.
+  EXPECT_EQ(cost.training.attention, 3 * cost.prefill.attention);
+  const Cost warmup = estimate_cost(config, {.length = 5, .dtype = DType::bf16, .phase = Phase::warmup});
+  EXPECT_EQ(cost.training.indexer, warmup.training.indexer);
 }
 
 TEST(Cost, RefusesWhatMakesNoSense) {

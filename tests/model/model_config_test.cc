@@ -46,6 +46,36 @@ TEST(Presets, AreExactlyAsPublished) {
   EXPECT_EQ(seven.attention.budget.max, 4096);
 }
 
+TEST(Presets, LargeOnesRunShortSequencesDense) {
+  for (const auto& [name, bound] :
+       {std::pair{"tiny", std::int64_t{0}}, std::pair{"small", std::int64_t{0}},
+        std::pair{"paper-1.7b", kSparsePays}, std::pair{"llama-7b-class", kSparsePays}}) {
+    ModelConfig config = ModelConfig::preset(name);
+    EXPECT_EQ(config.attention.dense_below, bound) << name;
+    apply(config, System::sparse_only);
+    EXPECT_EQ(config.attention.dense_below, bound) << name;
+    apply(config, System::gated_only);
+    EXPECT_EQ(config.attention.dense_below, 0) << name;
+  }
+}
+
+TEST(Presets, TheTemperatureFollowsTheForm) {
+  const auto temperature = [](const ModelConfig& c) { return c.attention.indexer.temperature.value; };
+  ModelConfig config = ModelConfig::preset("small");
+  EXPECT_EQ(temperature(config), 0.1);
+  apply(config, System::sparse_only);
+  EXPECT_EQ(temperature(config), 1);
+  apply(config, System::gsa);
+  EXPECT_EQ(temperature(config), 0.1);
+  // A form that stays keeps what was set, and a learned temperature is among the weights.
+  config.attention.indexer.temperature.value = 0.5;
+  apply(config, System::gsa);
+  EXPECT_EQ(temperature(config), 0.5);
+  config.attention.indexer.temperature.learned = true;
+  apply(config, System::sparse_only);
+  EXPECT_EQ(temperature(config), 0.5);
+}
+
 TEST(Presets, TakeEverySystem) {
   for (const std::string& preset : ModelConfig::preset_names()) {
     for (const std::string& name : system_names()) {

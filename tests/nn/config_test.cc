@@ -26,6 +26,8 @@ TEST(AttentionConfig, PresetsAreValidAndDiffer) {
   EXPECT_EQ(AttentionConfig::sparse_only().budget.mode, BudgetMode::fixed);
   EXPECT_EQ(AttentionConfig::sparse_only().value_gate, GateKind::none);
   EXPECT_EQ(AttentionConfig::gsa().budget.mode, BudgetMode::inverse);
+  EXPECT_EQ(AttentionConfig::gsa().indexer.temperature.value, 0.1);
+  EXPECT_EQ(AttentionConfig::sparse_only().indexer.temperature.value, 1);
 }
 
 TEST(AttentionConfig, DescribesWhatItIs) {
@@ -37,7 +39,7 @@ TEST(AttentionConfig, DescribesWhatItIs) {
   for (const char* part :
        {"d_model 4096", "32 query heads", "8 key/value heads of 128", "inverse budget",
         "k 2048 in [256, 4096]", "dense below 128", "4 heads of 64", "sigmoid", "RoPE on 64 dimensions",
-        "value elementwise", "output headwise", "YaRN x 4", "attention factor 1.138"}) {
+        "temperature 0.1", "value elementwise", "output headwise", "YaRN x 4", "attention factor 1.138"}) {
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << text;
   }
   EXPECT_EQ(AttentionConfig::standard().describe().find("indexer"), std::string::npos);

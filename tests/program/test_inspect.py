@@ -33,6 +33,18 @@ def test_figures_of_the_papers_model():
     assert report["standard"]["decode_cache_bytes"]["total"] == 131072 * 512 * 2 * 2 * 24
 
 
+def test_large_presets_run_short_sequences_dense():
+    short = inspect("--preset", "paper-1.7b", "--length", 8192)
+    assert short["config"]["dense_below"] == 16384 and short["config"]["index_temperature"] == 0.1
+    assert short["cost"]["prefill_flop"]["attention"] == short["standard"]["prefill_flop"]["attention"]
+    sparse = inspect("--preset", "paper-1.7b", "--length", 8192, "--dense-below", 0)
+    assert sparse["cost"]["prefill_flop"]["attention"] < short["cost"]["prefill_flop"]["attention"]
+    note = "8,192 tokens are below dense_below"
+    assert note in gsa("inspect", "--preset", "paper-1.7b", "--length", 8192).stdout
+    assert note not in gsa("inspect", "--preset", "paper-1.7b", "--length", 8192, "--dense-below", 0).stdout
+    assert inspect("--preset", "small", "--score", "relu")["config"]["index_temperature"] == 1
+
+
 def test_every_system_and_ablation_is_an_option():
     totals = {name: inspect("--preset", "small", "--system", name)["parameters"]["added"]
               for name in ("standard", "sparse-only", "gated-only", "gsa")}
@@ -70,6 +82,8 @@ def test_folder(tmp_path):
     (["inspct"], 2, "unknown command 'inspct' (did you mean 'inspect'?)"),
     (["inspect", "--preset", "smal"], 2, "did you mean 'small'?"),
     (["inspect", "--system", "standard", "--k", "5"], 2, "expected a sparse system"),
+    (["inspect", "--system", "gated-only", "--dense-below", "5"], 2, "expected a sparse system"),
+    (["inspect", "--dense-below", "-1"], 2, "dense_below"),
     (["inspect", "--length", "0"], 2, "argument 'length'"),
     (["inspect", "--dtype", "int8"], 2, "bfloat16, float16 or float32"),
     (["inspect", "nowhere", "--preset", "tiny"], 2, "--preset"),

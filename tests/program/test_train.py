@@ -223,7 +223,7 @@ def test_sizes_of_ones_own_and_a_dense_model_made_sparse(gsa, data):
     assert (config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]) == (2, 48, 64)
     assert (config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]) == (3, 1, 16)
     sparse = {
-        **no_k, "model__from": "run/latest", "model__system": "gsa", "spans__dense": 0, "output__folder": "sparse",
+        **no_k, "kl_share": 1, "model__from": "run/latest", "model__system": "gsa", "spans__dense": 0, "output__folder": "sparse",
         "output__save_every": 0,
     }
     refused = gsa.run(*arguments(**sparse, model__layers=3), status=2)
@@ -236,6 +236,18 @@ def test_sizes_of_ones_own_and_a_dense_model_made_sparse(gsa, data):
     notes = [(line["step"], line["text"]) for line in metrics(gsa, "sparse") if line["kind"] == "note"]
     assert [step for step, _ in notes] == [0, 1]
     assert chosen in notes[0][1] and started in notes[1][1]
+
+
+def test_says_where_sparse_steps_run_dense_and_few_queries_teach(gsa, data):
+    short = {"spans__dense": 0, "spans__warmup": 1, "spans__sparse": 1, "output__save_every": 0}
+    output = gsa.run(*arguments(**short, model__dense_below=64))
+    dense = "sparse steps run dense: rows of 32 tokens are shorter than the model's dense_below, 64"
+    few = "the indexer learns from about 32 queries a step, which is few; kl_share=1 takes 64"
+    assert f"note    {dense}; model.dense_below=0 lets them select\n" in output and f"note    {few}\n" in output
+    notes = [line["text"] for line in metrics(gsa) if line["kind"] == "note"]
+    assert len(notes) == 2 and notes[0].startswith(dense) and notes[1] == few
+    output = gsa.run(*arguments(**short, kl_share=1, output__folder="plain"))
+    assert "note    " not in output
 
 
 def test_tensorboard_opens_the_events(gsa, data):

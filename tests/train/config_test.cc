@@ -7,6 +7,7 @@
 
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "train/model_sizes.h"
 
 namespace gsa::train {
 namespace {
@@ -122,7 +123,7 @@ TEST(TrainConfig, ResolvesWhatFollows) {
 TEST(TrainConfig, TheIndexersLoss) {
   TrainConfig config = valid();
   EXPECT_EQ(config.kl_support, "all");
-  EXPECT_EQ(config.kl_share, 0.0625);
+  EXPECT_EQ(config.kl_share, 1.0 / 64);
   for (const char* share : {"1", "0.5", "0.333333333", "0.001"}) {
     set_option(config, std::string("kl_share=") + share);
     EXPECT_NO_THROW(config.resolve()) << share;
@@ -292,6 +293,79 @@ TEST(TrainConfig, AFoldersSizesAreNotContradicted) {
   config.model.system = "gated-only";
   config.spans = {.dense = 1, .warmup = 0, .sparse = 0};
   expect_error([&] { config.model_config(258, stored); }, {"model.system", "model.index_head_size"});
+}
+
+TEST(TrainConfig, ANewFormBringsItsTemperatureUnlessOneIsSet) {
+  const auto temperature = [](std::initializer_list<const char*> assignments,
+                              const std::optional<nn::ModelConfig>& stored = std::nullopt) {
+    TrainConfig config = valid();
+    if (stored) config.model.from = "folder";
+    for (const char* assignment : assignments) set_option(config, assignment);
+    config.resolve();
+    return config.model_config(258, stored).attention.indexer.temperature.value;
+  };
+  EXPECT_EQ(temperature({}), 0.1);
+  EXPECT_EQ(temperature({"model.system=sparse-only"}), 1);
+  EXPECT_EQ(temperature({"model.score_form=relu"}), 1);
+  EXPECT_EQ(temperature({"model.score_form=relu", "model.index_temperature=0.2"}), 0.2);
+  EXPECT_EQ(temperature({"model.system=sparse-only", "model.score_form=sigmoid"}), 0.1);
+  // A folder keeps what it has; one without an indexer gets a new one.
+  nn::ModelConfig old = nn::ModelConfig::preset("tiny");
+  old.attention.indexer.temperature.value = 1;
+  EXPECT_EQ(temperature({"model.system=gsa"}, old), 1);
+  nn::ModelConfig dense = nn::ModelConfig::preset("tiny");
+  apply(dense, nn::System::gated_only);
+  EXPECT_EQ(temperature({"model.system=gsa"}, dense), 0.1);
+  EXPECT_EQ(temperature({"model.system=sparse-only"}, dense), 1);
+}
+
+TEST(TrainConfig, SaysWhereSparseStepsDoNotPay) {
+  TrainConfig config = valid();
+  config.data.length = 8192;
+  nn::AttentionConfig attention;
+  EXPECT_EQ(length_note(config, attention, /*on_gpu=*/false), "");
+  EXPECT_NE(length_note(config, attention, true).find("model.dense_below=16384"), std::string::npos);
+  for (const std::int64_t bound : {1024, 8192}) {  // whoever sets one has decided
+    attention.dense_below = bound;
+    EXPECT_EQ(length_note(config, attention, true), "") << bound;
+  }
+  attention.dense_below = 16384;
+  for (const bool on_gpu : {false, true}) {
+    const std::string note = length_note(config, attention, on_gpu);
+    for (const char* part : {"run dense", "8192", "16384", "model.dense_below=0"}) {
+      EXPECT_NE(note.find(part), std::string::npos) << note;
+    }
+  }
+  config.data.length = 16384;
+  EXPECT_EQ(length_note(config, attention, true), "");
+  attention.dense_below = 0;
+  EXPECT_EQ(length_note(config, attention, true), "");
+  config.data.length = 8192;
+  config.spans = {.dense = 100, .warmup = 10, .sparse = 0};
+  EXPECT_EQ(length_note(config, attention, true), "");
+}
+
+TEST(TrainConfig, SaysWhereFewQueriesTeachTheIndexer) {
+  TrainConfig config = valid();
+  config.batch.tokens = 65536;
+  EXPECT_EQ(sample_note(config), "");
+  config.batch.tokens = 8192;
+  const std::string note = sample_note(config);
+  for (const char* part : {"128 queries", "kl_share=0.125 takes 1024"}) {
+    EXPECT_NE(note.find(part), std::string::npos) << note;
+  }
+  config.kl_support = "selected";  // of every query
+  EXPECT_EQ(sample_note(config), "");
+  config.spans.warmup = 1;  // always a sample
+  EXPECT_EQ(sample_note(config), note);
+  config.kl_share = 0.125;
+  EXPECT_EQ(sample_note(config), "");
+  config.kl_share = 1;
+  config.batch.tokens = 512;
+  EXPECT_EQ(sample_note(config), "");
+  config.kl_share = 0.015625;
+  config.spans = {.dense = 100, .warmup = 0, .sparse = 0};
+  EXPECT_EQ(sample_note(config), "");
 }
 
 TEST(TrainConfig, AFolderWithoutAnIndexerGetsKByTheLength) {
