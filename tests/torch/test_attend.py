@@ -60,10 +60,20 @@ def check(p, words, mask, dtype):
     out.backward(direction)
     exact.backward(direction.double())
     baseline.backward(direction)
+    terms, inherited = {}, rounding_of(lse)
+    if mask.size(-1) == 1:
+        # dq and dk are 0: the difference of one product of direction and v that is added up twice, in orders
+        # that need not agree. torch's may, so its error is no measure.
+        groups = p.q.size(-2) // p.k.size(-2)
+        k, v = (x.double().repeat_interleave(groups, -2).cpu() for x in (p.k, p.v))
+        product = p.q.size(-1) ** -0.5 * (direction.double().cpu() * v).abs().sum(-1, keepdim=True)
+        of_k = (product * p.q.double().cpu().abs()).unflatten(-2, (-1, groups)).sum(-2)
+        terms = {"q": (product * k.abs()).to(p.q.device), "k": of_k.to(p.q.device)}
+        inherited = max(inherited, torch.finfo(lse.dtype).eps)
     for name in ("q", "k", "v"):
         ours, torchs, right = (getattr(x, name).grad for x in (leaves, torch_leaves, exact_leaves))
         assert ours.dtype == dtype
-        assert_close_as(ours, torchs, right, 3, f"d{name}", inherited=rounding_of(lse))
+        assert_close_as(ours, torchs, right, 3, f"d{name}", inherited, terms.get(name))
 
 
 @pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
