@@ -64,7 +64,7 @@ def variants(length):
     return all_of
 
 
-def switches(dense, length):
+def switches(dense):
     """When to switch, at an equal number of tokens: names and options of runs from scratch."""
     for part in (0.2, 0.5, 0.8):
         first = int(dense * part)
@@ -181,7 +181,7 @@ def main():
         print(f"base: {args.base_steps} dense steps in {seconds:.0f} s", flush=True)
     wanted = {}
     if args.switches:
-        for name, options in switches(args.base_steps, args.length):
+        for name, options in switches(args.base_steps):
             wanted[name] = {**size, "model.system": "gsa", **keys(args.length, 8), "model.budget": "fixed", "optimizer.lr": 1e-3, **options}
     for name, options in variants(args.length).items():
         if args.only and name not in args.only:

@@ -387,18 +387,10 @@ class HeldRow {
     __syncthreads();
     const int few = shared_.few;
     for (int i = thread_; i < few; i += kThreads) {
-      const std::uint32_t order = shared_.few_order[i];
-      const int position = shared_.few_position[i];
-      int before = 0;
-      bool later_equal = false;
-      for (int j = 0; j < few; ++j) {
-        const bool equal = shared_.few_order[j] == order;
-        before += shared_.few_order[j] > order || (equal && shared_.few_position[j] < position);
-        later_equal = later_equal || (equal && shared_.few_position[j] > position);
-      }
-      if (before == wanted - 1) {
-        shared_.order = order;
-        shared_.cut = later_equal ? position : visible_ - 1;
+      const FewRank rank = rank_among_few(shared_, few, i);
+      if (rank.before == wanted - 1) {
+        shared_.order = rank.order;
+        shared_.cut = rank.cut(visible_);
       }
     }
     __syncthreads();

@@ -47,6 +47,27 @@ __device__ __forceinline__ void write_row(const RowOutputs& out, int row, int k,
   if (out.tie_cut != nullptr) out.tie_cut[row] = choice.tie_cut;
 }
 
+// One of the few that were set aside, and how many of them come before it: higher, or as high and earlier.
+struct FewRank {
+  std::uint32_t order;
+  int position, before;
+  bool later_equal;
+
+  // Up to where scores equal to this one are chosen, if it is the last to be.
+  __device__ __forceinline__ int cut(int visible) const { return later_equal ? position : visible - 1; }
+};
+
+template <class Shared>
+__device__ __forceinline__ FewRank rank_among_few(const Shared& shared, int few, int i) {
+  FewRank rank = {shared.few_order[i], shared.few_position[i], 0, false};
+  for (int j = 0; j < few; ++j) {
+    const bool equal = shared.few_order[j] == rank.order;
+    rank.before += shared.few_order[j] > rank.order || (equal && shared.few_position[j] < rank.position);
+    rank.later_equal = rank.later_equal || (equal && shared.few_position[j] > rank.position);
+  }
+  return rank;
+}
+
 __device__ __forceinline__ void count_work(SelectWork* to, const SelectWork& more) {
   if (to == nullptr) return;
   const auto add = [](unsigned long long& sum, unsigned long long x) {
@@ -222,18 +243,10 @@ class RowSelection {
     __syncthreads();
     const int count = shared_.few;
     for (int i = thread_; i < count; i += kThreads) {
-      const std::uint32_t order = shared_.few_order[i];
-      const int position = shared_.few_position[i];
-      int before = 0;
-      bool later_equal = false;
-      for (int j = 0; j < count; ++j) {
-        const bool equal = shared_.few_order[j] == order;
-        before += shared_.few_order[j] > order || (equal && shared_.few_position[j] < position);
-        later_equal = later_equal || (equal && shared_.few_position[j] > position);
-      }
-      if (before == wanted - 1) {
-        shared_.found[0] = static_cast<int>(order);
-        shared_.found[1] = later_equal ? position : visible_ - 1;
+      const FewRank rank = rank_among_few(shared_, count, i);
+      if (rank.before == wanted - 1) {
+        shared_.found[0] = static_cast<int>(rank.order);
+        shared_.found[1] = rank.cut(visible_);
       }
     }
     __syncthreads();

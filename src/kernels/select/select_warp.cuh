@@ -108,27 +108,6 @@ __device__ __forceinline__ void sort_out(const Source& all, const BinPlace& plac
   });
 }
 
-// One of the few that were set aside, and how many of them come before it: higher, or as high and earlier.
-struct FewRank {
-  std::uint32_t order;
-  int position, before;
-  bool later_equal;
-
-  // Up to where scores equal to this one are chosen, if it is the last to be.
-  __device__ __forceinline__ int cut(int visible) const { return later_equal ? position : visible - 1; }
-};
-
-template <class Shared>
-__device__ __forceinline__ FewRank rank_among_few(const Shared& shared, int few, int i) {
-  FewRank rank = {shared.few_order[i], shared.few_position[i], 0, false};
-  for (int j = 0; j < few; ++j) {
-    const bool equal = shared.few_order[j] == rank.order;
-    rank.before += shared.few_order[j] > rank.order || (equal && shared.few_position[j] < rank.position);
-    rank.later_equal = rank.later_equal || (equal && shared.few_position[j] > rank.position);
-  }
-  return rank;
-}
-
 // A range of scores, in their order, that holds the wanted-th highest of those within it; a histogram of
 // kListBins bins narrows it.
 struct OrderRange {
