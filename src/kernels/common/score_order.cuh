@@ -7,7 +7,7 @@ namespace gsa::cuda {
 
 __device__ __forceinline__ std::uint32_t order_of(float x) {
   const std::uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f));  // -0 becomes 0
-  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+  return bits ^ (static_cast<std::uint32_t>(static_cast<std::int32_t>(bits) >> 31) | 0x80000000u);
 }
 
 __device__ __forceinline__ float from_order(std::uint32_t order) {

@@ -2,11 +2,13 @@
 #include "kernels/select/select_cuda.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/score_moments.cuh"
 #include "kernels/select/select_kernels.h"
 
 namespace gsa::cuda {
@@ -70,6 +72,35 @@ class Tiles {
   const Sequences& sequences_;
 };
 
+// visit(first, end, longest) for parts of rows first .. end - 1, each of which see up to `longest` keys. A
+// part ends where rows begin to need twice the warps of select_held.cuh, unless it would have too few rows to
+// fill a device.
+template <class Visit>
+void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end, Visit visit) {
+  constexpr std::int64_t kLeastRows = 512;
+  const std::int64_t* const begin = sequences.q_begin;
+  std::int64_t n = std::upper_bound(begin, begin + sequences.count, first) - begin - 1;
+  std::int64_t part = first, limit = 0, longest = 0;  // rows of the part see at most `limit` keys
+  for (std::int64_t row = first; row < end; ++n) {
+    const std::int64_t last = std::min(end, begin[n + 1]);
+    while (row < last) {
+      const std::int64_t before = sequences.first_position(n) - begin[n];  // row r sees before + r + 1 keys
+      const std::int64_t room = std::max<std::int64_t>(
+          kMomentSegment,
+          static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(before + row + 1))));
+      const std::int64_t stop = std::min(last, room - before);
+      if (room != limit && row - part >= kLeastRows) {
+        visit(part, row, longest);
+        part = row, limit = longest = 0;
+      }
+      limit = std::max(limit, room);
+      longest = std::max(longest, before + stop);
+      row = stop;
+    }
+  }
+  visit(part, end, longest);
+}
+
 // Stores the scores of a chunk of queries, then selects from them; chunk after chunk.
 void select_from_stored(const SelectArgs& args, const ScoreInput& in, const selecting::RowOutputs& out,
                         const Context& context) {
@@ -95,8 +126,11 @@ void select_from_stored(const SelectArgs& args, const ScoreInput& in, const sele
     store.first_row = static_cast<int>(first_row);
     const int longest = static_cast<int>(tiles.most_visible(first_row, end_row));
     launch_scores(in, type, store, static_cast<int>(tile), static_cast<int>(end - tile), longest, context);
-    selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first_row),
-                           static_cast<int>(end_row - first_row), longest, context);
+    each_part(args.sequences, first_row, end_row,
+              [&](std::int64_t first, std::int64_t after, std::int64_t most_keys) {
+                selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first),
+                                       static_cast<int>(after - first), static_cast<int>(most_keys), context);
+              });
   }
 }
 

@@ -9,7 +9,10 @@
 // Additions to histograms are what a row would cost: an instruction that adds takes its time however few
 // lanes take part. In long rows a sample of about a thousand scores says first between which two the k-th
 // lies, with a margin; each lane sets its scores of that range aside, and only those enter a histogram. Where
-// the sample was wrong, or a lane has too many, all of them do.
+// the sample was wrong, all of them do.
+//
+// Instructions are what bounds these kernels (profile: docs/kernels/select.md), so what is done for every
+// score has no branches.
 #pragma once
 
 #include "kernels/select/select_row.cuh"
@@ -26,15 +29,13 @@ constexpr int held_sample(int warps) { return warps <= 2 ? 0 : warps <= 8 ? 4 : 
 // Bins of a histogram: eight a thread, or fewer.
 constexpr int held_bits(int warps) { return warps == 1 ? 8 : warps == 2 ? 9 : warps == 4 ? 10 : 11; }
 
-constexpr int kHeldAside = 16;  // scores that a lane may set aside
-
 template <int kWarps>
 struct alignas(16) HeldShared {
   static constexpr bool kSampled = held_sample(kWarps) > 0;
 
   std::uint32_t bins[1 << held_bits(kWarps)];
   std::uint32_t sample_bins[kSampled ? 1 << held_bits(kWarps) : 4];
-  std::uint32_t aside[kSampled ? kWarps : 1][kSampled ? kHeldAside : 1][32];  // orders
+  std::uint32_t aside[kSampled ? kWarps : 1][kSampled ? kHeldScores : 1][32];  // orders
   ScoreSums<double> segments[kWarps];
   std::uint32_t low[kWarps], high[kWarps];  // of each warp's scores, in their order
   int part[kWarps];
@@ -46,10 +47,26 @@ struct alignas(16) HeldShared {
   int bin, above, inside;
   int upper_bin;  // of the other rank that was looked for
   int higher;     // scores above the range that the sample gave
-  int crowded;    // some lane has more to set aside than there is room for
   std::uint32_t order;
   int cut;
 };
+
+// Where above <= width: stores the value, moves on by a row of 32, and sets a bit. By predicates: the
+// compiler makes a branch of it, which takes twice as many instructions.
+__device__ __forceinline__ void push_where(std::uint32_t above, std::uint32_t width, std::uint32_t value,
+                                           std::uint32_t bit, std::uint32_t& to, std::uint32_t& bits) {
+  asm volatile(
+      "{\n"
+      ".reg .pred in;\n"
+      "setp.ls.u32 in, %2, %3;\n"
+      "@in st.shared.u32 [%0], %4;\n"
+      "@in add.u32 %0, %0, 128;\n"
+      "@in or.b32 %1, %1, %5;\n"
+      "}\n"
+      : "+r"(to), "+r"(bits)
+      : "r"(above), "r"(width), "r"(value), "r"(bit)
+      : "memory");
+}
 
 // A segment's sums in double, from memory: hardly any row needs them.
 static __device__ __noinline__ ScoreSums<double> careful_segment(const float* scores, int first,
@@ -75,7 +92,7 @@ class HeldRow {
   __device__ __forceinline__ void run(const Budget& budget, const RowOutputs& out, int row) {
     clear(shared_.bins);
     if constexpr (kSample > 0) clear(shared_.sample_bins);
-    if (thread_ == 0) shared_.few = 0, shared_.higher = 0, shared_.crowded = 0;
+    if (thread_ == 0) shared_.few = 0, shared_.higher = 0;
     if ((warp_ + 1) * kMomentSegment <= visible_) {
       load<true>();
     } else {
@@ -115,8 +132,10 @@ class HeldRow {
     std::uint32_t* const words = out.words + row * out.words_per_query;
     std::uint32_t word = 0;
     if (active_) {
-      word = segment_word(
-          [&](std::uint32_t x, int position) { return x > order || (x == order && position <= cut); });
+      word = cut >= visible_ - 1 ? segment_word([&](std::uint32_t x, int) { return x >= order; })
+                                 : segment_word([&](std::uint32_t x, int position) {
+                                     return x > order || (x == order && position <= cut);
+                                   });
     }
     if (thread_ < out.words_per_query) words[thread_] = word;
     for (long long w = kThreads + thread_; w < out.words_per_query; w += kThreads) words[w] = 0;
@@ -225,14 +244,14 @@ class HeldRow {
     }
   }
 
-  // Scores within a range that a lane has set aside.
+  // Scores within a range that a lane has set aside, and which of its scores they are, by bits.
   struct Aside {
-    int count = 0;
+    std::uint32_t which = 0;
     std::uint32_t low = 0, high = 0;
   };
 
-  // Sets aside what lies where a sample says that the k-th largest is, and adds it to the histogram; counts
-  // what lies above. False: it has to be all scores.
+  // Sets aside what lies where a sample says that the k-th largest is; counts what lies above. False: it has
+  // to be all scores.
   __device__ __forceinline__ bool set_aside(int k, Aside& mine) {
     const float part = static_cast<float>(kSample) / kHeldScores;
     const float expected = part * static_cast<float>(k), margin = kHeldMargin * sqrtf(expected) + 4.0f;
@@ -249,21 +268,14 @@ class HeldRow {
     int higher = 0;
     if (active_) {
       const std::uint32_t width = mine.high - mine.low;
-      std::uint32_t* const to = &shared_.aside[warp_][0][lane_];
+      auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(&shared_.aside[warp_][0][lane_]));
 #pragma unroll
       for (int i = 0; i < kHeldScores; ++i) {
         higher += order_[i] > mine.high;
-        if (order_[i] - mine.low <= width) {
-          if (mine.count < kHeldAside) to[32 * mine.count] = order_[i];
-          ++mine.count;
-        }
+        push_where(order_[i] - mine.low, width, order_[i], 1u << i, to, mine.which);
       }
-    }
-    const int most = __reduce_max_sync(~0u, mine.count);
-    higher = __reduce_add_sync(~0u, higher);
-    if (lane_ == 0) {
-      if (higher > 0) atomicAdd(&shared_.higher, higher);
-      if (most > kHeldAside) shared_.crowded = 1;
+      higher = __reduce_add_sync(~0u, higher);
+      if (lane_ == 0 && higher > 0) atomicAdd(&shared_.higher, higher);
     }
     return true;
   }
@@ -279,19 +291,29 @@ class HeldRow {
         Aside aside;
         if (set_aside(k, aside)) {
           const int shift = shift_of(aside.low, aside.high);
-          for (int i = 0; i < min(aside.count, kHeldAside); ++i) {
+          const int count = __popc(aside.which);
+          for (int i = 0; i < count; ++i) {
             atomicAdd(&shared_.bins[(shared_.aside[warp_][i][lane_] - aside.low) >> shift], 1u);
           }
           __syncthreads();
           wanted = k - shared_.higher;
-          const bool crowded = shared_.crowded != 0;
           find_bins(shared_.bins, wanted, wanted);
           ++histograms;
-          if (!crowded && wanted > 0 && shared_.bin >= 0) {
+          if (wanted > 0 && shared_.bin >= 0) {
             wanted -= shared_.above;
             inside = shared_.inside;
             low = aside.low + (static_cast<std::uint32_t>(shared_.bin) << shift);
             high = min(aside.high, low + ((1u << shift) - 1));
+            if (inside <= kHeldFew) {
+              const std::uint32_t width = high - low;
+              std::uint32_t which = aside.which;
+              for (int i = 0; i < count; ++i, which &= which - 1) {
+                const std::uint32_t order = shared_.aside[warp_][i][lane_];
+                if (order - low <= width) add_to_few(order, __ffs(static_cast<int>(which)) - 1);
+              }
+              rank_few(wanted);
+              return histograms;
+            }
           } else {
             wanted = k;
           }
@@ -318,7 +340,14 @@ class HeldRow {
       __syncthreads();
     }
     if (inside <= kHeldFew) {
-      rank_few(low, high, wanted);
+      if (active_) {
+        const std::uint32_t width = high - low;
+#pragma unroll
+        for (int i = 0; i < kHeldScores; ++i) {
+          if (order_[i] - low <= width) add_to_few(order_[i], i);
+        }
+      }
+      rank_few(wanted);
     } else {
       find_equal(low, wanted, inside);
     }
@@ -372,18 +401,15 @@ class HeldRow {
     __syncthreads();
   }
 
-  // The wanted-th largest of the few scores within [low, high].
-  __device__ __forceinline__ void rank_few(std::uint32_t low, std::uint32_t high, int wanted) {
-    const std::uint32_t width = high - low;
-    if (active_) {
-#pragma unroll
-      for (int i = 0; i < kHeldScores; ++i) {
-        if (order_[i] - low > width) continue;
-        const int at = atomicAdd(&shared_.few, 1);
-        shared_.few_order[at] = order_[i];
-        shared_.few_position[at] = position(i);
-      }
-    }
+  // Score i of this lane.
+  __device__ __forceinline__ void add_to_few(std::uint32_t order, int i) {
+    const int at = atomicAdd(&shared_.few, 1);
+    shared_.few_order[at] = order;
+    shared_.few_position[at] = position(i);
+  }
+
+  // The wanted-th largest of the few scores that were added.
+  __device__ __forceinline__ void rank_few(int wanted) {
     __syncthreads();
     const int few = shared_.few;
     for (int i = thread_; i < few; i += kThreads) {
