@@ -83,10 +83,10 @@ __device__ __forceinline__ void gather(Source key_rows, Source value_rows, const
 // One warp for each computing warpgroup adds the warpgroup's sums to memory, dV and dK of a step in turn, one
 // reduction a row, and keeps the order. mine: where the tile's progress is published (dV, and next to it dK),
 // by one of the two warps for both: releases are what order costs; null: no order. before: the progress of
-// the tile before, null for none. chain: whose sums they are.
+// the tile before, null for none.
 template <int d>
 __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile, const int* keys, int kv_head,
-                                         int chain, int group, std::uint32_t shared, int* key_list, int* mine,
+                                         int group, std::uint32_t shared, int* key_list, int* mine,
                                          const int* before) {
   using namespace hopper;
   using Layout = Shared<d>;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile,
         while (limits[turn] <= last);
         fence_async_global();
       }
-      float* const to = (turn == 0 ? p.dv : p.dk)[chain] + std::int64_t(tile.k_begin) * stride + kv_head * d;
+      float* const to = (turn == 0 ? p.dv : p.dk) + std::int64_t(tile.k_begin) * stride + kv_head * d;
       if (elect_one()) {
         const auto add = [&](int row, int key) {
           reduce_add(to + std::int64_t(key) * stride, rows + row * d * 4, d * 4, policy);

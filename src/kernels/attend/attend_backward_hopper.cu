@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "kernels/attend/attend_backward_hopper.cuh"
 #include "kernels/attend/attend_chains.h"
@@ -51,14 +50,6 @@ __global__ __launch_bounds__(256) void delta_kernel(RowsView out, RowsView dout,
   if (row < rows && chunk == 0) delta[row] = sum;
 }
 
-// first += second
-__global__ __launch_bounds__(256) void add_kernel(float4* first, const float4* second, std::int64_t count) {
-  const std::int64_t i = blockIdx.x * std::int64_t(256) + threadIdx.x;
-  if (i >= count) return;
-  const float4 a = first[i], b = second[i];
-  first[i] = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
-}
-
 template <typename T, int d>
 void launch(const Params& params, cudaStream_t stream) {
   constexpr std::size_t kBytes = backward::Shared<d>::kAllocated;
@@ -94,19 +85,8 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
   params.dq = view(args.dq);
   params.lse = static_cast<const float*>(args.lse);
   params.delta = delta;
-  params.dk[0] = static_cast<float*>(args.dk);
-  params.dv[0] = static_cast<float*>(args.dv);
-  params.tile_queries = tile_queries;
-  // Sums of the second chain.
-  const bool ordered = accumulation == Accumulation::ordered;
-  const bool two_chains = ordered && sequences.longest_keys > kTwoChainsFrom;
-  params.two_chains_from = two_chains ? kTwoChainsFrom : std::numeric_limits<int>::max();
-  const std::size_t sums = static_cast<std::size_t>(sequences.total_keys) * kv_heads * d;
-  if (two_chains) {
-    params.dk[1] = context.workspace->array<float>(2 * sums);
-    params.dv[1] = params.dk[1] + sums;
-    check(cudaMemsetAsync(params.dk[1], 0, 2 * sums * sizeof(float), stream), "attend_backward: memset");
-  }
+  params.dk = static_cast<float*>(args.dk);
+  params.dv = static_cast<float*>(args.dv);
   params.kv_heads = kv_heads;
   params.group_log2 = std::countr_zero(static_cast<unsigned>(group));
   params.scale = static_cast<float>(args.shape.scale);
@@ -142,19 +122,9 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
     params.tiles = end - begin;
     order_chains(params.tile, params.tiles, sequences, kv_heads, order, tickets, context);
     params.ticket = state;
-    params.progress = ordered ? state + 4 : nullptr;
+    params.progress = accumulation == Accumulation::ordered ? state + 4 : nullptr;
     check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");
     launch<T, d>(params, stream);
-  }
-  if (two_chains) {
-    const auto add = [&](float* const(&both)[2]) {
-      add_kernel<<<static_cast<unsigned>((sums / 4 + 255) / 256), 256, 0, stream>>>(
-          reinterpret_cast<float4*>(both[0]), reinterpret_cast<const float4*>(both[1]),
-          static_cast<std::int64_t>(sums / 4));
-      check_launch("attend_backward: second chain");
-    };
-    add(params.dk);
-    add(params.dv);
   }
 }
 

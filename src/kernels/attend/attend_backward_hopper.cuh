@@ -13,8 +13,7 @@
 // one asynchronous reduction a row, while the next products run. A third warpgroup helps: two warps copy the
 // rows of keys and values, half of them each, two issue the reductions and keep their order.
 //
-// The order of additions. The tiles of a (sequence, key/value head) form a chain, the last tile first, or two
-// chains with sums of their own (attend_chains.h). A tile
+// The order of additions. The tiles of a (sequence, key/value head) form a chain, the last tile first. A tile
 // publishes how far the chain has come: a position p such that this tile and all before it in the chain have
 // added what they have to add to keys below p. A tile adds to the keys of a step when the tile before it has
 // published a position beyond them. All walk in the same direction, so the tiles of a chain follow each other
@@ -365,11 +364,9 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   const int place = p.order[*ticket];
   const int index = place / p.kv_heads, kv_head = place % p.kv_heads;
   const UnionTile tile = p.tile[index];
-  const bool two_chains = tile.first_position >= p.two_chains_from;
-  const int chain = two_chains ? tile.first_position / p.tile_queries % 2 : 0;
-  const int earlier = index + (two_chains ? 2 : 1);  // the tile before this one in its chain
-  const bool first = p.progress == nullptr || earlier >= p.tiles || p.tile[earlier].sequence != tile.sequence;
-  const int* const before = first ? nullptr : p.progress + (earlier * p.kv_heads + kv_head) * 2;
+  const bool first =
+      p.progress == nullptr || index + 1 == p.tiles || p.tile[index + 1].sequence != tile.sequence;
+  const int* const before = first ? nullptr : p.progress + ((index + 1) * p.kv_heads + kv_head) * 2;
   load_rows<d>(p.q, tile, kv_head, p.group_log2, shared + Layout::kQ);
   load_rows<d>(p.dout, tile, kv_head, p.group_log2, shared + Layout::kDout);
   cp_async_commit();
@@ -426,7 +423,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
     } else {
       int* const mine = p.progress == nullptr ? nullptr : p.progress + (index * p.kv_heads + kv_head) * 2;
       int* const key_list = reinterpret_cast<int*>(generic + Layout::kKeyLists) + 64 * (warp - 10);
-      add_sums<d>(p, tile, keys, kv_head, chain, warp - 10, shared, key_list, mine, before);
+      add_sums<d>(p, tile, keys, kv_head, warp - 10, shared, key_list, mine, before);
     }
   } else {
     take_registers<224>();

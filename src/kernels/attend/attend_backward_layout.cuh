@@ -26,15 +26,13 @@ struct Params {
   RowsView q, k, v, dout, dq;
   const float* lse;    // [queries, heads]
   const float* delta;  // [queries, heads]
-  float* dk[2];        // [keys, kv_heads, d], of the first and the second chain
-  float* dv[2];
-  int two_chains_from;  // position of a tile's first query
+  float* dk;           // [keys, kv_heads, d]
+  float* dv;
   const UnionTile* tile;
   const int* keys;            // null: every visible key
   const std::uint64_t* bits;  // of keys
   int capacity;
   int tiles;
-  int tile_queries;
   int kv_heads;
   int group_log2;
   float scale;

@@ -6,9 +6,6 @@
 // of different chains have nothing to wait for. So chains run side by side, about as many as keep their sums
 // in the L2 cache. Where those of a single sequence do not fit, chains take turns in gangs of neighbouring
 // tiles, each of which finds in the cache what the one before it has added.
-//
-// A long sequence has many tiles and no other chains to fill the device with: in order, its late tiles form
-// two chains, even and odd ones, with sums of their own, which are added up at the end.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +14,6 @@
 #include "kernels/common/union_plan.h"
 
 namespace gsa::cuda {
-
-// The tiles of queries from this position on form two chains; before it, one. That a tile is in the first or
-// the second depends on its position alone, so that no other sequence changes a bit.
-constexpr int kTwoChainsFrom = 8192;
 
 struct ChainOrder {
   int heads = 1;     // key/value heads whose chains run side by side, a divisor of all: the rest afterwards
