@@ -9,7 +9,8 @@
 #   TEXT              a text file (.xz and .gz are unpacked), one document; 128K tokens and more for `wide`,
 #                     better some hundred megabytes
 #   --models LIST     small: 8/2 heads of 64, indexer 4 of 32, trained at 8K, read at 8 x 8K, and its training steps
-#                     wide:  16/4 heads of 128, indexer 4 of 64, trained at 8K, read at 16K, 32K and 128K with k 2048
+#                     wide:  16/4 heads of 128, indexer 4 of 64, k 2048, trained at 8K, 32K and 128K, read at 16K, 32K
+#                            and 128K
 #                     tiny:  to try this script                          (default: small,wide)
 #   --output FOLDER   data, runs, tensors and results (default build/bench-trained); what is there is not made again
 #   --device NAME     cuda or cpu (default cuda)
@@ -89,7 +90,7 @@ tokenized() {
   "$build/bin/gsa" tokenize "$plain" "$@" --output "$data"
 }
 
-train() { # NAME
+train() { # NAME [option]...
   local run=$output/$1
   [ ! -e "$run/trained" ] || return 0
   say "train $1"
@@ -97,7 +98,7 @@ train() { # NAME
     "$build/bin/gsa" train "$run/config.toml" --resume
   else
     "$build/bin/gsa" train "$here/bench/trained/$1.toml" --set data.train="$data" --set output.folder="$run" \
-      --set device="$device" "${train_options[@]}"
+      --set device="$device" "${@:2}" "${train_options[@]}"
   fi
   touch "$run/trained"
 }
@@ -140,7 +141,13 @@ for name in "${names[@]}"; do
   train "$name"
   case $name in
     small) dump small 8192 8 ;;
-    wide) for length in 16384 32768 131072; do dump wide $length 1 --k 2048; done ;;
+    wide)
+      train wide-32k --set model.from="$output/wide/latest"
+      train wide-128k --set model.from="$output/wide-32k/latest"
+      dump wide-32k 16384 1
+      dump wide-32k 32768 1
+      dump wide-128k 131072 1
+      ;;
     tiny) dump tiny 256 2 --layers 0,3 ;;
   esac
   [ "$name" = tiny ] || fitting+=("${tensors[@]}")

@@ -253,7 +253,8 @@ def test_mistakes_of_the_script_are_explained(arguments, message):
 
 
 @pytest.mark.parametrize("name, says", [("tiny", "preset = 'tiny'"), ("small", "k_base = 1024"),
-                                        ("wide", "index_head_size = 64")])  # fmt: skip
+                                        ("wide", "head_size = 128"), ("wide-32k", "index_head_size = 64"),
+                                        ("wide-128k", "length = 131072")])  # fmt: skip
 def test_configurations_are_ones_of_the_trainer(gsa, name, says):
     config = gsa.run("train", BENCH / "trained" / f"{name}.toml", "--set", "data.train=x", "--set", "output.folder=y",
                      "--print-config")  # fmt: skip
