@@ -184,9 +184,8 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   m.impl("rms_norm", &rms_norm_autograd);
   m.impl("rotary", &rotary_autograd);
   m.impl("swiglu", &swiglu_autograd);
-  // Differentiating these is an error that names them.
-  for (const char* name :
-       {"rms_norm_backward", "rotary_backward", "swiglu_backward", "cross_entropy_", "adamw_"}) {
+  // Differentiating these is an error that names them. (cross_entropy_ and adamw_: in_place.cc)
+  for (const char* name : {"rms_norm_backward", "rotary_backward", "swiglu_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

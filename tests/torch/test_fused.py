@@ -93,7 +93,7 @@ def test_cross_entropy(classes, dtype):
     targets = torch.randint(0, classes, (31,))
     targets[::4] = -100
     exact = logits.double().requires_grad_()
-    plain = logits.float().requires_grad_()
+    plain = logits.float().clone().requires_grad_()
     losses = [F.cross_entropy(z, targets, reduction="none", ignore_index=-100) for z in (plain, exact)]
     for loss in losses:
         loss.sum().backward()
