@@ -71,8 +71,9 @@ void kl_forward_tile(const IndexerKlArgs& a, const QueryTile& query_tile, KlScra
     // An empty support (the selection of a query with NaN scores) gives NaN.
     const double lse =
         row.sum == 0 ? std::numeric_limits<double>::quiet_NaN() : row.maximum + std::log(row.sum);
+    const double loss = row.gap + lse * row.mass;  // below 0 only in rounding
     static_cast<T*>(a.index_lse)[tile.place.query + i] = static_cast<T>(lse);
-    static_cast<T*>(a.loss)[tile.place.query + i] = static_cast<T>(row.gap + lse * row.mass);
+    static_cast<T*>(a.loss)[tile.place.query + i] = static_cast<T>(loss < 0 ? 0 : loss);
   }
 }
 
@@ -129,11 +130,12 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
   const DType type = a.in.shape.dtype;
   for (std::int64_t i = 0; i < tile.queries; ++i) {
     const std::int64_t query = tile.place.query + i;
-    // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias. No key
-    // took part.
+    // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias, unless
+    // nobody asks for its loss. No key took part.
     const T lse = static_cast<const T*>(a.index_lse)[query];
-    const T factor = std::isnan(lse) ? lse : T(1);
-    if (std::isnan(lse)) {
+    const bool undefined = std::isnan(lse) && static_cast<const T*>(a.weight)[query] != T(0);
+    const T factor = undefined ? lse : T(1);
+    if (undefined) {
       for (std::int64_t j = 0; j < x.heads; ++j) dbias_part[j] = static_cast<double>(lse);
     }
     for (std::int64_t j = 0; j < x.heads; ++j) {

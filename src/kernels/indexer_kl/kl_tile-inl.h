@@ -18,7 +18,7 @@ namespace gsa {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// p[i] += sum over the tile's rows of power(tile[r, i] - lse[r]); lse holds four equal lanes a row.
+// p[i] += sum over the tile's rows of e^(tile[r, i] - lse[r]); lse holds four equal lanes a row.
 HWY_INLINE void add_probabilities(float* HWY_RESTRICT tile, std::int64_t count, int row_count,
                                   const float* HWY_RESTRICT lse, float* HWY_RESTRICT p) {
   const FloatTag d;
@@ -26,7 +26,7 @@ HWY_INLINE void add_probabilities(float* HWY_RESTRICT tile, std::int64_t count, 
   for (std::int64_t lane = 0; lane < row_count * kGroup; lane += kLanes) {
     const FloatVec lse_row = hn::Load(d, lse + lane);
     for (std::int64_t g = lane; g < tile_size(count); g += kGroupSize) {
-      hn::Store(power_of_two(d, hn::Sub(hn::Load(d, tile + g), lse_row)), d, tile + g);
+      hn::Store(softmax_weight(hn::Load(d, tile + g), lse_row), d, tile + g);
     }
   }
   for (std::int64_t i = 0; i < count; i += kGroup) {
@@ -39,7 +39,7 @@ HWY_INLINE void add_probabilities(float* HWY_RESTRICT tile, std::int64_t count, 
 HWY_INLINE void add_probabilities(double* tile, std::int64_t count, int row_count, const double* lse,
                                   double* p) {
   for (int r = 0; r < row_count; ++r) {
-    for (std::int64_t i = 0; i < count; ++i) p[i] += power(tile[tile_index(r, i)] - lse[r * kGroup]);
+    for (std::int64_t i = 0; i < count; ++i) p[i] += softmax_weight(tile[tile_index(r, i)], lse[r * kGroup]);
   }
 }
 
@@ -70,11 +70,7 @@ HWY_INLINE void activate(double* tile, std::int64_t count, int row_count, const 
 // x <- e^x.
 HWY_INLINE void exp_row(float* HWY_RESTRICT x, std::int64_t n) {
   const FloatTag d;
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    hn::Store(
-        power_of_two(d, hn::Mul(hn::Load(d, x + i), hn::Set(d, static_cast<float>(Base<float>::kLogE)))), d,
-        x + i);
-  }
+  for (std::int64_t i = 0; i < n; i += kLanes) hn::Store(exp_of(hn::Load(d, x + i)), d, x + i);
 }
 HWY_INLINE void exp_row(double* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = std::exp(x[i]);
@@ -189,9 +185,9 @@ class KlTile {
       for (std::int64_t h = 0; h < shape.heads; ++h) {
         load_row<T>(q_ + (i * shape.heads + h) * width_,
                     at(in_.q.data, shape.dtype, query * in_.q.token_stride + h * in_.q.head_stride),
-                    shape.dtype, shape.head_size, static_cast<T>(shape.scale * Base<T>::kLogE));
+                    shape.dtype, shape.head_size, static_cast<T>(shape.scale));
         const T lse = static_cast<const T*>(in_.lse)[query * shape.heads + h];
-        std::fill_n(lse_ + (i * shape.heads + h) * kGroup, kGroup, lse * static_cast<T>(Base<T>::kLogE));
+        std::fill_n(lse_ + (i * shape.heads + h) * kGroup, kGroup, lse);
       }
       for (std::int64_t j = 0; j < groups * kTileRows; ++j) {
         T* row = index_q + (i * groups * kTileRows + j) * index_width;
