@@ -241,3 +241,18 @@ def test_subnormals_flushed():
     for name in before:
         assert_same_bits(before[name], flushed[name], name)
     check_selection(p, before, "relu")
+
+
+@pytest.mark.parametrize("keys", [33, 1000, 5000])
+@pytest.mark.parametrize("units", [1, 4, 100])
+def test_variance_of_nearly_equal_scores(units, keys):
+    """Scores that differ by a few units in the last place: the error of a float32 mean is as large."""
+    noise = torch.randint(0, units + 1, (keys,), dtype=torch.float64)
+    noise[:2] = torch.tensor([0.0, units])
+    scores = (1000 + noise * 2**-14).float()  # exactly, one unit is 2^-14
+    indexer = torch.ones(1, 1, 1, 1), scores.view(1, keys, 1), torch.ones(1, 1, 1)
+    expected = scores.double().var(correction=0).item()
+    budget = dict(k_base=16, k_min=1, k_max=keys, mean_variance=torch.tensor(expected, dtype=torch.float64))
+    _, k_t, variance, *_ = gsa.select(*indexer, form="relu", budget="inverse", **budget)
+    assert abs(variance.item() / expected - 1) < 1e-5
+    assert k_t.item() in (15, 16)
