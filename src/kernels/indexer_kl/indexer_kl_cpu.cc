@@ -94,6 +94,7 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
   HWY_ALIGN T one[kGroupSize];
   std::fill_n(one, kGroupSize, T(1));
   const bool is_sigmoid = x.form == ScoreForm::sigmoid;
+  const T scale = static_cast<T>(x.scale);  // of the sums in dq and dk
   tile.for_each([&](const KeyBlock& keys) { std::fill_n(dk, keys.count() * width, T(0)); },
                 [&](std::int64_t i, const std::uint16_t* slots, std::int64_t n, const T* p) {
                   const std::int64_t query = tile.place.query + i;
@@ -124,7 +125,7 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
                 [&](const KeyBlock& keys) {
                   for (std::int64_t j = 0; j < keys.count(); ++j) {
                     T* row = dk_part + keys.position(j) * x.head_size;
-                    for (std::int64_t c = 0; c < x.head_size; ++c) row[c] += dk[j * width + c];
+                    for (std::int64_t c = 0; c < x.head_size; ++c) row[c] += scale * dk[j * width + c];
                   }
                 });
   const DType type = a.in.shape.dtype;
@@ -140,7 +141,7 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
     }
     for (std::int64_t j = 0; j < x.heads; ++j) {
       store_row<T>(at(a.dq.data, type, query * a.dq.token_stride + j * a.dq.head_stride), type,
-                   dq + (i * heads + j) * width, x.head_size, factor * static_cast<T>(x.scale));
+                   dq + (i * heads + j) * width, x.head_size, factor * scale);
       store_row<T>(at(a.dw.data, type, query * a.dw.token_stride + j * a.dw.head_stride), type,
                    dw + i * heads + j, 1, factor);
     }

@@ -43,25 +43,26 @@ HWY_INLINE void add_probabilities(double* tile, std::int64_t count, int row_coun
   }
 }
 
-// tile <- act(tile + bias); bias holds four equal lanes a row.
-HWY_INLINE void activate(float* HWY_RESTRICT tile, std::int64_t count, int row_count,
+// tile <- act(scale * tile + bias); bias holds four equal lanes a row. The scale comes after the product, so
+// that one that is exactly 0 stays so: ReLU and its slope depend on it.
+HWY_INLINE void activate(float* HWY_RESTRICT tile, std::int64_t count, int row_count, float scale,
                          const float* HWY_RESTRICT bias, bool is_sigmoid) {
   const FloatTag d;
   for (std::int64_t lane = 0; lane < row_count * kGroup; lane += kLanes) {
     const FloatVec b = hn::Load(d, bias + lane);
     for (std::int64_t g = lane; g < tile_size(count); g += kGroupSize) {
-      const FloatVec x = hn::Add(hn::Load(d, tile + g), b);
+      const FloatVec x = hn::MulAdd(hn::Load(d, tile + g), hn::Set(d, scale), b);
       hn::Store(is_sigmoid ? sigmoid(x) : at_least(d, 0.0f, x), d, tile + g);
     }
   }
 }
 
-HWY_INLINE void activate(double* tile, std::int64_t count, int row_count, const double* bias,
+HWY_INLINE void activate(double* tile, std::int64_t count, int row_count, double scale, const double* bias,
                          bool is_sigmoid) {
   for (int r = 0; r < row_count; ++r) {
     for (std::int64_t i = 0; i < count; ++i) {
       double& x = tile[tile_index(r, i)];
-      x += bias[r * kGroup];
+      x = x * scale + bias[r * kGroup];
       x = is_sigmoid ? 1 / (1 + std::exp(-x)) : (x < 0 ? 0 : x);
     }
   }
@@ -165,7 +166,7 @@ class KlTile {
   const std::int64_t index_width;
   const TilePlace place;
   const std::int64_t queries;
-  T* index_q;  // [queries, groups * 4, index_width], times scale
+  T* index_q;  // [queries, groups * 4, index_width]
   T* index_w;  // [queries, groups * 4]
   T* index_k;  // [keys of the block, index_width]
   T* act;      // [groups, tile]
@@ -196,7 +197,7 @@ class KlTile {
         std::fill_n(row, index_width, T(0));
         if (j >= x.heads) continue;
         load_row<T>(row, at(x.q.data, shape.dtype, query * x.q.token_stride + j * x.q.head_stride),
-                    shape.dtype, x.head_size, static_cast<T>(x.scale));
+                    shape.dtype, x.head_size, T(1));
         w = load_value<T>(at(x.w.data, shape.dtype, query * x.w.token_stride + j * x.w.head_stride),
                           shape.dtype);
       }
@@ -232,7 +233,7 @@ class KlTile {
       }
       T* tile = group_act(g);
       dot_tile(index_q + head * index_width, group_rows(g), index_k, s_.slots, n, index_width, tile);
-      activate(tile, n, group_rows(g), bias, x.form == ScoreForm::sigmoid);
+      activate(tile, n, group_rows(g), static_cast<T>(x.scale), bias, x.form == ScoreForm::sigmoid);
       for (int r = 0; r < group_rows(g); ++r) {
         const T w = index_w[head + r];
         for (std::int64_t j = 0; j < n; ++j) score[j] += w * tile[tile_index(r, j)];
