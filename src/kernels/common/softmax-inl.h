@@ -26,19 +26,18 @@ HWY_INLINE void pad_tile(T* tile, std::int64_t count) {
   }
 }
 
-// e^x. Callers take the difference of a logit and its maximum (or log-sum-exp) in powers of e and change the
-// base here: the difference of close numbers is exact, however large they are, and the largest logit of a
-// row weighs exactly 1 where it stands alone. A change of base on each side would leave a few units of the
-// last place of the logits between them.
+// A weight e^x, where x is the difference of a logit and the maximum or log-sum-exp of its row: above 0 in
+// rounding alone, so that a weight is at most 1. The difference is taken in powers of e and the base changed
+// here: between close numbers it is exact, however large they are, and the largest logit of a row weighs
+// exactly 1 where it stands alone. A change of base on each side would leave a few units of the last place of
+// the logits between them.
 HWY_INLINE FloatVec exp_of(FloatVec x) {
   const FloatTag d;
-  return power_of_two(d, hn::Mul(x, hn::Set(d, static_cast<float>(Base<float>::kLogE))));
+  return power_of_two(d, hn::Mul(x, hn::Set(d, static_cast<float>(Base<float>::kLogE))), 0.0f);
 }
 
-// The weight e^(logit - lse). At most 1 whatever the rounding of lse: lse <= logit only in rounding.
-HWY_INLINE FloatVec softmax_weight(FloatVec logit, FloatVec lse) {
-  return exp_of(at_most(FloatTag(), 0.0f, hn::Sub(logit, lse)));
-}
+// The weight e^(logit - lse).
+HWY_INLINE FloatVec softmax_weight(FloatVec logit, FloatVec lse) { return exp_of(hn::Sub(logit, lse)); }
 HWY_INLINE double softmax_weight(double logit, double lse) {
   const double x = logit - lse;
   return std::exp(x > 0 ? 0 : x);

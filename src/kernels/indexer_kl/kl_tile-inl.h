@@ -68,7 +68,7 @@ HWY_INLINE void activate(double* tile, std::int64_t count, int row_count, double
   }
 }
 
-// x <- e^x.
+// x <- e^x for x <= 0 but for rounding.
 HWY_INLINE void exp_row(float* HWY_RESTRICT x, std::int64_t n) {
   const FloatTag d;
   for (std::int64_t i = 0; i < n; i += kLanes) hn::Store(exp_of(hn::Load(d, x + i)), d, x + i);
@@ -77,7 +77,7 @@ HWY_INLINE void exp_row(double* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = std::exp(x[i]);
 }
 
-// x <- e^x, returns the sum. x has room for padded(n) values.
+// The same, and returns the sum. x has room for padded(n) values.
 template <typename T>
 HWY_INLINE double exp_sum(T* x, std::int64_t n) {
   exp_row(x, n);
