@@ -134,6 +134,9 @@ std::tuple<Tensor, Tensor, Tensor> append_meta(const Tensor& x, const Tensor&, c
                                                const Tensor& k, const Tensor&, const OptTensor& index_k,
                                                const OptTensor&, std::int64_t q_heads,
                                                std::int64_t index_heads, std::int64_t, std::int64_t, bool) {
+  check_rank(kOp, "x", x, 2, "[T, columns]");
+  check_rank(kOp, "k", k, 4, "[pages, page size, key/value heads, d]");
+  if (index_k) check_rank(kOp, "index_k", *index_k, 3, "[pages, page size, d]");
   const c10::SymInt tokens = x.sym_size(0);
   const c10::SymInt size = index_k ? index_k->sym_size(2) : c10::SymInt(0);
   return {x.new_empty_symint({tokens, q_heads, k.sym_size(3)}),
