@@ -245,16 +245,18 @@ def test_subnormals_flushed():
 
 @pytest.mark.parametrize("keys", [33, 1000, 5000])
 @pytest.mark.parametrize("units", [1, 4, 100])
-def test_variance_of_nearly_equal_scores(units, keys):
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+def test_variance_of_nearly_equal_scores(dtype, units, keys):
     """Scores that differ by a few units in the last place: the error of a float32 mean is as large."""
-    noise = torch.randint(0, units + 1, (keys,), dtype=torch.float64)
-    noise[:2] = torch.tensor([0.0, units])
-    scores = (1000 + noise * 2**-14).float()  # exactly, one unit is 2^-14
-    indexer = torch.ones(1, 1, 1, 1), scores.view(1, keys, 1), torch.ones(1, 1, 1)
-    expected = scores.double().var(correction=0).item()
-    budget = dict(k_base=16, k_min=1, k_max=keys, mean_variance=torch.tensor(expected, dtype=torch.float64))
-    _, k_t, variance, *_ = gsa.select(*indexer, form="relu", budget="inverse", **budget)
-    assert abs(variance.item() / expected - 1) < 1e-5
+    noise = torch.randint(0, units + 1, (keys,))
+    noise[:2] = torch.tensor([0, units])
+    rest = noise * 2.0**-13  # one unit of 1024
+    index_k = torch.stack([torch.full_like(rest, 1024), rest], -1).to(dtype).view(1, keys, 2)
+    indexer = torch.ones(1, 1, 1, 2, dtype=dtype), index_k, torch.ones(1, 1, 1, dtype=dtype)
+    expected = rest.double().var(correction=0)
+    budget = dict(budget="inverse", k_base=16, k_min=1, k_max=keys, mean_variance=expected)
+    _, k_t, variance, *_ = gsa.select(*indexer, form="relu", **budget)
+    assert abs(variance.item() / expected.item() - 1) < 1e-5
     assert k_t.item() in (15, 16)
 
 
