@@ -14,6 +14,7 @@ namespace gsa::binding {
 namespace {
 
 constexpr char kOp[] = "append";
+constexpr std::int64_t kMaxHeads = 1 << 20, kMaxHeadSize = 256, kMaxIndexHeads = 128;
 
 using AppendFn = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
                                                     const OptTensor&, const OptTensor&, const Tensor&,
@@ -27,11 +28,13 @@ void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const
   if (!pool.is_contiguous()) bad_argument(kOp, name, "pages without gaps", "pages with gaps");
 }
 
-void bind_tables(const char* cos_name, const Tensor& cos, const Tensor& sin, std::int64_t tokens,
-                 at::ScalarType type, const at::Device& device) {
+void check_tables(const char* cos_name, const Tensor& cos, const char* sin_name, const Tensor& sin,
+                  std::int64_t tokens, std::int64_t head_size, at::ScalarType type,
+                  const at::Device& device) {
   check_rank(kOp, cos_name, cos, 2, "[T, pairs]");
+  check_range(kOp, cos_name, "pairs, at most half a head,", cos.size(1), 0, head_size / 2);
   check_like(kOp, cos_name, cos, type, {tokens, cos.size(1)}, device);
-  check_like(kOp, "sin", sin, type, {tokens, cos.size(1)}, device);
+  check_like(kOp, sin_name, sin, type, {tokens, cos.size(1)}, device);
 }
 
 const void* data_of(const Tensor& tensor) { return tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr; }
@@ -48,7 +51,11 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
   check_pool("k", in.k, type, in.k.sizes().vec(), device);
   check_pool("v", in.v, type, in.k.sizes().vec(), device);
   check_like(kOp, "slots", in.slots, at::kLong, {tokens}, device);
-  bind_tables("cos", in.cos, in.sin, tokens, real, device);
+  check_range(kOp, "k", "a number of key/value heads", in.k.size(2), 1, kMaxHeads);
+  check_range(kOp, "k", "a head size", in.k.size(3), 1, kMaxHeadSize);
+  check_range(kOp, "q_heads", "a number of heads", in.q_heads, 1, kMaxHeads);
+  check_range(kOp, "index_heads", "a number of heads", in.index_heads, 0, kMaxIndexHeads);
+  check_tables("cos", in.cos, "sin", in.sin, tokens, in.k.size(3), real, device);
   BoundAppend bound;
   bound.x = in.x.stride(1) == 1 ? in.x : in.x.contiguous();
   bound.cos = in.cos.contiguous();
@@ -72,14 +79,17 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
   args.x_stride = tokens > 1 ? bound.x.stride(0) : in.x.size(1);
   args.rows = pages * page;
   if (in.index_heads > 0) {
-    if (!in.index_k || !in.index_cos || !in.index_sin) {
-      bad_argument(kOp, "index_k", "index_k, index_cos and index_sin, as there are index heads", "None");
+    for (const auto& [name, tensor] :
+         {std::pair("index_k", &in.index_k), std::pair("index_cos", &in.index_cos),
+          std::pair("index_sin", &in.index_sin)}) {
+      if (!tensor->has_value()) bad_argument(kOp, name, "a tensor, as there are index_heads", "None");
     }
     check_rank(kOp, "index_k", *in.index_k, 3, "[pages, page size, d]");
     const std::int64_t size = in.index_k->size(2);
+    check_range(kOp, "index_k", "a head size", size, 1, kMaxHeadSize);
     check_pool("index_k", *in.index_k, in.index_k_scale ? at::kChar : type, {pages, page, size}, device);
     if (in.index_k_scale) check_pool("index_k_scale", *in.index_k_scale, at::kFloat, {pages, page}, device);
-    bind_tables("index_cos", *in.index_cos, *in.index_sin, tokens, real, device);
+    check_tables("index_cos", *in.index_cos, "index_sin", *in.index_sin, tokens, size, real, device);
     bound.index_cos = in.index_cos->contiguous();
     bound.index_sin = in.index_sin->contiguous();
     args.index_head_size = size;
@@ -124,6 +134,9 @@ std::tuple<Tensor, Tensor, Tensor> append_meta(const Tensor& x, const Tensor&, c
                                                const Tensor& k, const Tensor&, const OptTensor& index_k,
                                                const OptTensor&, std::int64_t q_heads,
                                                std::int64_t index_heads, std::int64_t, std::int64_t, bool) {
+  check_rank(kOp, "x", x, 2, "[T, columns]");
+  check_rank(kOp, "k", k, 4, "[pages, page size, key/value heads, d]");
+  if (index_k) check_rank(kOp, "index_k", *index_k, 3, "[pages, page size, d]");
   const c10::SymInt tokens = x.sym_size(0);
   const c10::SymInt size = index_k ? index_k->sym_size(2) : c10::SymInt(0);
   return {x.new_empty_symint({tokens, q_heads, k.sym_size(3)}),
@@ -136,7 +149,8 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // From x [T, columns], the product of a layer's input with every matrix that reads it, in the order
   // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries turned by
   // their positions, and keys (turned), values (gated) and indexer keys (turned) written into the rows
-  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient.
+  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient:
+  // in_place.cc.
   m.def(
       "append(Tensor x, Tensor cos, Tensor sin, Tensor? index_cos, Tensor? index_sin, Tensor slots, "
       "Tensor(a!) k, Tensor(b!) v, Tensor(c!)? index_k, Tensor(d!)? index_k_scale, *, int q_heads, "

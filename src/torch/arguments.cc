@@ -14,6 +14,7 @@ namespace gsa::binding {
 namespace {
 
 constexpr std::int64_t kMaxHeadSize = 256;
+constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxIndexerHeads = 128;
 
 ScoreForm score_form(const char* op, std::string_view form) {
@@ -151,9 +152,9 @@ void check_attention_ranks(const char* op, const Tensor& q, const Tensor& k, con
 AttendShape attention_shape(const char* op, const Tensor& q, const Tensor& k, const Tensor* v,
                             std::optional<double> scale, const TokenLayout& layout) {
   const std::int64_t heads = q.size(-2), head_size = q.size(-1), kv_heads = k.size(-2);
-  check_range(op, "q", "a number of heads", heads, 1, kMaxTokens);
+  check_range(op, "q", "a number of heads", heads, 1, kMaxHeads);
   check_range(op, "q", "a head size", head_size, 1, kMaxHeadSize);
-  check_range(op, "k", "a number of key/value heads", kv_heads, 1, kMaxTokens);
+  check_range(op, "k", "a number of key/value heads", kv_heads, 1, kMaxHeads);
   if (heads % kv_heads != 0) {
     bad_argument(op, "k", concat("a number of key/value heads that divides ", heads, " heads"),
                  concat(kv_heads));
@@ -207,6 +208,10 @@ BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& la
   const std::int64_t least = mask_words(layout.longest_keys);
   const bool packed = layout.q_tokens.size() == 1;
   const std::int64_t words = packed && mask->dim() == 2 ? std::max(least, mask->size(-1)) : least;
+  if (mask->scalar_type() == at::kBool) {
+    bad_argument(op, "mask", "int32 words of 32 positions each, as gsa::pack_mask makes of a bool mask",
+                 "Bool");
+  }
   check_like(op, "mask", *mask, at::kInt, joined(layout.q_tokens, {words}), layout.device);
   const Tensor kept = mask->contiguous();
   const ConstMask view{reinterpret_cast<const std::uint32_t*>(kept.const_data_ptr<std::int32_t>()), words};

@@ -2,6 +2,7 @@
 #include "torch/few_linear.h"
 
 #include <ATen/ops/linear.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include "gsa/error.h"
@@ -50,6 +51,8 @@ namespace {
 Tensor few_linear_cpu(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
                       const OptTensor& residual, double eps, bool swiglu, bool settled) {
   check_few_linear_tensors({x, weight, norm, bias, residual, eps, swiglu, settled});
+  // Autocast would change the type of the product inside; our operators keep that of their arguments.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Tensor h = norm ? ops::rms_norm(x, {}, *norm, eps).y : x;
   const Tensor z = at::linear(h, weight, bias);
   return swiglu ? ops::swiglu(z) : residual ? *residual + z : z;

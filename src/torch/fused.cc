@@ -46,19 +46,23 @@ void check_vectors(const char* op, const char* argument, const Tensor& tensor) {
 
 // ---- rms_norm
 
-RmsNormShape norm_shape(const char* op, const Tensor& x, const Tensor& weight, double eps) {
-  check_vectors(op, "x", x);
-  const DType dtype = dtype_of(op, "x", x, /*allow_float32=*/true);
+// argument: the name of x.
+RmsNormShape norm_shape(const char* op, const char* argument, const Tensor& x, const Tensor& weight,
+                        double eps) {
+  constexpr std::int64_t kMaxSize = 1 << 20;
+  check_vectors(op, argument, x);
+  check_range(op, argument, "a last dimension", x.size(-1), 1, kMaxSize);
+  const DType dtype = dtype_of(op, argument, x, /*allow_float32=*/true);
   check_like(op, "weight", weight, x.scalar_type(), {x.size(-1)}, x.device());
   const std::int64_t size = x.size(-1);
-  return {.dtype = dtype, .tokens = size == 0 ? 0 : x.numel() / size, .size = size, .eps = eps};
+  return {.dtype = dtype, .tokens = x.numel() / size, .size = size, .eps = eps};
 }
 
 Shape token_shape(const Tensor& x) { return x.sizes().slice(0, static_cast<std::size_t>(x.dim() - 1)).vec(); }
 
 Tensor3 rms_norm(const Tensor& x, const OptTensor& branch, const Tensor& weight, double eps) {
   constexpr char op[] = "rms_norm";
-  const RmsNormShape shape = norm_shape(op, x, weight, eps);
+  const RmsNormShape shape = norm_shape(op, "x", x, weight, eps);
   if (branch) check_like(op, "branch", *branch, x.scalar_type(), x.sizes().vec(), x.device());
   const Tensor in = x.contiguous(), more = branch ? branch->contiguous() : Tensor(), w = weight.contiguous();
   const Tensor y = empty(op, "x", x.sizes().vec(), x.scalar_type(), x.device());
@@ -78,7 +82,7 @@ Tensor3 rms_norm(const Tensor& x, const OptTensor& branch, const Tensor& weight,
 Tensor2 rms_norm_backward(const Tensor& dy, const OptTensor& dsum, const Tensor& sum, const Tensor& weight,
                           const Tensor& rstd) {
   constexpr char op[] = "rms_norm_backward";
-  const RmsNormShape shape = norm_shape(op, sum, weight, 0);
+  const RmsNormShape shape = norm_shape(op, "sum", sum, weight, 0);
   check_like(op, "dy", dy, sum.scalar_type(), sum.sizes().vec(), sum.device());
   if (dsum) check_like(op, "dsum", *dsum, sum.scalar_type(), sum.sizes().vec(), sum.device());
   check_like(op, "rstd", rstd, real_type(shape.dtype), token_shape(sum), sum.device());
@@ -99,6 +103,8 @@ Tensor2 rms_norm_backward(const Tensor& dy, const OptTensor& dsum, const Tensor&
 
 // ---- rotary
 
+constexpr std::int64_t kMaxRotaryHeads = 1 << 20, kMaxRotarySize = 256;
+
 RotaryShape rotary_shape(DType dtype, std::int64_t tokens, const Tensor& cos, std::int64_t q_heads,
                          std::int64_t k_heads, std::int64_t v_heads, std::int64_t head_size) {
   return {.dtype = dtype,
@@ -110,9 +116,10 @@ RotaryShape rotary_shape(DType dtype, std::int64_t tokens, const Tensor& cos, st
           .pairs = cos.size(1)};
 }
 
-void check_tables(const char* op, DType dtype, std::int64_t tokens, const Tensor& cos, const Tensor& sin,
-                  const at::Device& device) {
+void check_tables(const char* op, DType dtype, std::int64_t tokens, std::int64_t head_size, const Tensor& cos,
+                  const Tensor& sin, const at::Device& device) {
   check_rank(op, "cos", cos, 2, "[T, pairs]");
+  check_range(op, "cos", "pairs, at most half a head,", cos.size(1), 0, head_size / 2);
   check_like(op, "cos", cos, real_type(dtype), {tokens, cos.size(1)}, device);
   check_like(op, "sin", sin, real_type(dtype), {tokens, cos.size(1)}, device);
 }
@@ -123,13 +130,15 @@ Tensor3 rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, std::int64
   check_rank(op, "x", x, 2, "[T, heads x head_size]");
   const DType dtype = dtype_of(op, "x", x, /*allow_float32=*/true);
   const std::int64_t tokens = x.size(0), heads = q_heads + k_heads + v_heads;
-  for (const std::int64_t part : {q_heads, k_heads, v_heads})
-    check_range(op, "heads", "heads", part, 0, 1 << 20);
+  check_range(op, "q_heads", "a number of heads", q_heads, 0, kMaxRotaryHeads);
+  check_range(op, "k_heads", "a number of heads", k_heads, 0, kMaxRotaryHeads);
+  check_range(op, "v_heads", "a number of heads", v_heads, 0, kMaxRotaryHeads);
   if (heads == 0 || x.size(1) % heads != 0) {
     bad_argument(op, "x", concat("[T, ", heads, " heads of one size side by side]"), to_string(x.sizes()));
   }
-  check_tables(op, dtype, tokens, cos, sin, x.device());
   const std::int64_t size = x.size(1) / heads;
+  check_range(op, "x", "a head size", size, 1, kMaxRotarySize);
+  check_tables(op, dtype, tokens, size, cos, sin, x.device());
   const Tensor in = x.contiguous(), c = cos.contiguous(), s = sin.contiguous();
   const auto part = [&](std::int64_t count) {
     return empty(op, "x", {tokens, count, size}, x.scalar_type(), x.device());
@@ -155,7 +164,8 @@ Tensor rotary_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, con
   check_rank(op, "dv", dv, 3, "[T, heads, head_size]");
   check_like(op, "dk", dk, dq.scalar_type(), {tokens, dk.size(1), size}, dq.device());
   check_like(op, "dv", dv, dq.scalar_type(), {tokens, dv.size(1), size}, dq.device());
-  check_tables(op, dtype, tokens, cos, sin, dq.device());
+  check_range(op, "dq", "a head size", size, 1, kMaxRotarySize);
+  check_tables(op, dtype, tokens, size, cos, sin, dq.device());
   const Tensor q = dq.contiguous(), k = dk.contiguous(), v = dv.contiguous();
   const Tensor c = cos.contiguous(), s = sin.contiguous();
   const std::int64_t heads = q.size(1) + k.size(1) + v.size(1);
@@ -215,6 +225,7 @@ Tensor cross_entropy_in_place(const Tensor& logits, const Tensor& targets, std::
                               bool gradient) {
   constexpr char op[] = "cross_entropy_";
   check_rank(op, "logits", logits, 2, "[T, classes]");
+  check_range(op, "logits", "a number of classes", logits.size(1), 1, 1 << 30);
   const DType dtype = dtype_of(op, "logits", logits, /*allow_float32=*/true);
   if (!logits.is_contiguous()) bad_argument(op, "logits", "a tensor without gaps", "one with gaps");
   check_like(op, "targets", targets, at::kLong, {logits.size(0)}, logits.device());

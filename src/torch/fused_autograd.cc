@@ -8,6 +8,7 @@
 #include "gsa/error.h"
 #include "torch/fused.h"
 #include "torch/signatures.h"
+#include "torch/tensor_checks.h"
 
 namespace gsa::binding {
 
@@ -135,7 +136,12 @@ at::ScalarType real_of(const Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+void check_vectors(const char* op, const char* argument, const Tensor& tensor) {
+  if (tensor.dim() < 1) bad_argument(op, argument, "at least 1 dimension [..., d]", "none");
+}
+
 Tensor3 rms_norm_meta(const Tensor& x, const OptTensor& branch, const Tensor&, double) {
+  check_vectors("rms_norm", "x", x);
   const SymShape tokens = x.sym_sizes().slice(0, static_cast<std::size_t>(x.dim() - 1)).vec();
   return {empty_as(x), branch ? empty_as(x) : at::empty_symint({c10::SymInt(0)}, x.options()),
           at::empty_symint(tokens, x.options().dtype(real_of(x)))};
@@ -149,7 +155,9 @@ Tensor2 rms_norm_backward_meta(const Tensor&, const OptTensor&, const Tensor& su
 Tensor3 rotary_meta(const Tensor& x, const Tensor&, const Tensor&, std::int64_t q_heads, std::int64_t k_heads,
                     std::int64_t v_heads) {
   const std::int64_t heads = q_heads + k_heads + v_heads;
-  if (heads == 0) bad_argument("rotary", "q_heads + k_heads + v_heads", "at least one head", "0");
+  check_rank("rotary", "x", x, 2, "[T, heads x head_size]");
+  if (heads < 1)
+    bad_argument("rotary", "q_heads", "at least one head with k_heads and v_heads", concat(heads));
   const c10::SymInt size = x.sym_size(1) / heads;
   const auto part = [&](std::int64_t count) {
     return at::empty_symint({x.sym_size(0), c10::SymInt(count), size}, x.options());
@@ -159,11 +167,15 @@ Tensor3 rotary_meta(const Tensor& x, const Tensor&, const Tensor&, std::int64_t 
 
 Tensor rotary_backward_meta(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor&,
                             const Tensor&) {
+  check_rank("rotary_backward", "dq", dq, 3, "[T, heads, head_size]");
+  check_rank("rotary_backward", "dk", dk, 3, "[T, heads, head_size]");
+  check_rank("rotary_backward", "dv", dv, 3, "[T, heads, head_size]");
   const c10::SymInt heads = dq.sym_size(1) + dk.sym_size(1) + dv.sym_size(1);
   return at::empty_symint({dq.sym_size(0), heads * dq.sym_size(2)}, dq.options());
 }
 
 Tensor swiglu_meta(const Tensor& x) {
+  check_vectors("swiglu", "x", x);
   SymShape shape = x.sym_sizes().vec();
   shape.back() = shape.back() / 2;
   return at::empty_symint(shape, x.options());
@@ -172,6 +184,7 @@ Tensor swiglu_meta(const Tensor& x) {
 Tensor swiglu_backward_meta(const Tensor&, const Tensor& x) { return empty_as(x); }
 
 Tensor cross_entropy_meta(const Tensor& logits, const Tensor&, std::int64_t, bool) {
+  check_rank("cross_entropy_", "logits", logits, 2, "[T, classes]");
   return at::empty_symint({logits.sym_size(0)}, logits.options().dtype(real_of(logits)));
 }
 
@@ -184,9 +197,8 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   m.impl("rms_norm", &rms_norm_autograd);
   m.impl("rotary", &rotary_autograd);
   m.impl("swiglu", &swiglu_autograd);
-  // Differentiating these is an error that names them.
-  for (const char* name :
-       {"rms_norm_backward", "rotary_backward", "swiglu_backward", "cross_entropy_", "adamw_"}) {
+  // Differentiating these is an error that names them. (cross_entropy_ and adamw_: in_place.cc)
+  for (const char* name : {"rms_norm_backward", "rotary_backward", "swiglu_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

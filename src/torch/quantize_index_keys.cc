@@ -22,6 +22,7 @@ Tensor2 quantize_index_keys(const Tensor& keys) {
     bad_argument(op, "keys", "a floating-point type", c10::toString(keys.scalar_type()));
   }
   if (keys.dim() == 0) bad_argument(op, "keys", "[..., d]", "a tensor without dimensions");
+  if (keys.sym_size(-1) == 0) bad_argument(op, "keys", "[..., d] with d of at least 1", "d = 0");
   const Tensor real = keys.scalar_type() == at::kDouble ? keys : keys.to(at::kFloat);
   // The scale is rounded to float32 first: values are the best for the scale that is kept.
   const Tensor largest = real.abs().amax(-1);

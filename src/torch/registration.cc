@@ -1,21 +1,22 @@
 // Schemas of the operators. They are implemented once, in select.cc, attend.cc, attend_lse.cc,
-// sparse_attend.cc, gate.cc, indexer_kl.cc and decode.cc (quantize_index_keys.cc: torch's own operators), on
-// top of a Backend (backend.h) for the CPU or a CUDA device; shapes are in meta.cc, gradients in autograd.cc.
+// sparse_attend.cc, gate.cc, indexer_kl.cc and decode.cc (quantize_index_keys.cc, pack_mask.cc: torch's own
+// operators), on top of a Backend (backend.h) for the CPU or a CUDA device; shapes are in meta.cc, gradients
+// in autograd.cc.
 //
 // Shapes. B sequences, L queries and S keys each (L <= S), heads = n_h, key/value heads = n_kv (n_kv divides
 // n_h), head size d (1 .. 256); indexer heads H_I (1 .. 128), indexer head size d_I (1 .. 256).
 // Floating-point tensors of a call share one type: float32, bfloat16, float16 or float64 on the CPU, bfloat16
 // or float16 on a CUDA device (gate: float32 too). Real below is float32, and float64 where the inputs are
 // float64. Tensors may be strided; results are contiguous. All lie on one device, but for the layout below
-// and, if one likes, mean_variance.
+// and, if one likes, mean_variance. Autocast changes nothing, here or in the operators of other files: types
+// are those of the arguments, which have to agree.
 //
 //   q           [B, L, n_h, d]      k, v       [B, S, n_kv, d]
 //   index_q     [B, L, H_I, d_I]    index_k    [B, S, d_I]       (q, k of select, select_mask, index_scores)
 //   index_w     [B, L, H_I]         index_bias [H_I], or None for zeros
-//   mask        int32 [B, L, ceil(S / 32)]: bit s % 32 of word s / 32 says that the query selects position s.
-//   A
-//               bit beyond the query's position is an error on the CPU and passed over on a CUDA device,
-//               where looking would mean waiting
+//   mask        int32 [B, L, ceil(S / 32)]: bit s % 32 of word s / 32 says that the query selects position s;
+//               pack_mask makes one of a bool mask. A bit beyond the query's position is an error on the CPU
+//               and passed over on a CUDA device, where looking would mean waiting
 //   k_t         int32 [B, L]: how many positions a query selects
 //   variance    Real [B, L]: of the query's scores
 //   threshold   Real [B, L], tie_cut int32 [B, L]: position s is selected iff its score is above the

@@ -75,13 +75,13 @@ TEST(FewLinear, NamesWhatIsWrong) {
   EXPECT_FALSE(check_few_linear(args, kHopper));
   args = valid();
   args.rows = 17;
-  expect_refused(args, "rows", "17");
+  expect_refused(args, "x", "0 to 16 rows, got 17");
   args = valid();
   args.size = 40;
-  expect_refused(args, "size", "a multiple of 16");
+  expect_refused(args, "x", "a multiple of 16 columns");
   args = valid();
   args.dtype = DType::f32;
-  expect_refused(args, "dtype", "bfloat16 or float16");
+  expect_refused(args, "x", "bfloat16 or float16");
   args = valid();
   args.eps = -1;
   expect_refused(args, "eps", "at least 0");
@@ -97,7 +97,7 @@ TEST(FewLinear, NamesWhatIsWrong) {
   args.rows = 16;
   args.size = 16384;
   args.norm = args.x;
-  expect_refused(args, "size", "shared memory");
+  expect_refused(args, "x", "shared memory");
   args = valid();
   args.weight = nullptr;
   expect_refused(args, "weight", "null");

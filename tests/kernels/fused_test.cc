@@ -412,10 +412,10 @@ TEST(CrossEntropyEdges, ATargetOutOfRange) {
   Random random(53);
   const Tensor logits = normal_rows(dtype, 2, 16, random);
   if (backend::traits().threads) {
-    EXPECT_TRUE(refuses("cross_entropy", "targets", [&] {
+    EXPECT_TRUE(refuses("cross_entropy_", "targets", [&] {
       run_cross_entropy(logits, {3, 16}, true, serial());
     }));
-    EXPECT_TRUE(refuses("cross_entropy", "targets", [&] {
+    EXPECT_TRUE(refuses("cross_entropy_", "targets", [&] {
       run_cross_entropy(logits, {-1, 3}, true, serial());
     }));
   } else {
@@ -497,11 +497,11 @@ TEST(AdamWEdges, RefusesWhatItCannotDo) {
     change(changed);
     return [changed] { backend::adamw(changed, serial()); };
   };
-  EXPECT_TRUE(refuses("adamw", "step", with([](AdamWArgs& a) { a.step = 0; })));
-  EXPECT_TRUE(refuses("adamw", "lr", with([](AdamWArgs& a) { a.lr = kNan; })));
-  EXPECT_TRUE(refuses("adamw", "beta2", with([](AdamWArgs& a) { a.beta2 = 1; })));
-  EXPECT_TRUE(refuses("adamw", "gradient", with([](AdamWArgs& a) { a.gradient_type = DType::f64; })));
-  EXPECT_TRUE(refuses("adamw", "square", with([](AdamWArgs& a) { a.square = nullptr; })));
+  EXPECT_TRUE(refuses("adamw_", "step", with([](AdamWArgs& a) { a.step = 0; })));
+  EXPECT_TRUE(refuses("adamw_", "lr", with([](AdamWArgs& a) { a.lr = kNan; })));
+  EXPECT_TRUE(refuses("adamw_", "beta2", with([](AdamWArgs& a) { a.beta2 = 1; })));
+  EXPECT_TRUE(refuses("adamw_", "gradient", with([](AdamWArgs& a) { a.gradient_type = DType::f64; })));
+  EXPECT_TRUE(refuses("adamw_", "square", with([](AdamWArgs& a) { a.square = nullptr; })));
 }
 
 }  // namespace

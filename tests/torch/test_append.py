@@ -148,6 +148,14 @@ def test_errors_name_the_argument():
     refused("argument 'k'.*gaps", {6: arguments[6].transpose(0, 1)})
     refused("argument 'index_k'.*None", {8: None})
     refused("argument 'v'", {7: arguments[7].double()})
+    refused("argument 'cos'.*half a head", {1: torch.randn(37, 9), 2: torch.randn(37, 9)})
+    refused("argument 'index_cos'.*half a head", {3: torch.randn(37, 5), 4: torch.randn(37, 5)})
+    refused("argument 'index_sin'", {4: torch.randn(37, 1)})
+    refused("argument 'index_sin'.*got None", {4: None})
+    refused("argument 'k'.*head size.*got 0", {6: arguments[6][..., :0], 7: arguments[7][..., :0]})
+    refused("argument 'index_k'.*head size.*got 0", {8: arguments[8][..., :0]})
+    refused("argument 'q_heads'.*got -1", q_heads=-1)
+    refused("argument 'index_heads'.*got -1", index_heads=-1)
 
 
 def test_registration():

@@ -193,6 +193,8 @@ def test_quantize_index_keys_at_the_edges():
     assert gsa.quantize_index_keys(torch.randn(0, 3, 4))[0].shape == (0, 3, 4)
     with pytest.raises(RuntimeError, match="gsa::quantize_index_keys: argument 'keys'"):
         gsa.quantize_index_keys(torch.ones(3, 4, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="gsa::quantize_index_keys: argument 'keys': .*, got d = 0"):
+        gsa.quantize_index_keys(torch.ones(3, 0))
 
 
 def test_a_bad_key_of_eight_bits_makes_nan():

@@ -94,6 +94,7 @@ no_heads = lambda t: t[..., :0, :]
 meta = lambda t: t.to("meta")
 future = lambda mask: pack(reference.visible(L, S).expand(2, -1, -1).roll(1, -1) | reference.visible(L, S))
 
+visible_bool = lambda: reference.visible(L, S).expand(2, -1, -1)
 visible_mask = lambda: pack(reference.visible(L, S).expand(2, -1, -1))
 
 CASES = sum(
@@ -125,6 +126,7 @@ CASES = sum(
         case(["attend", "attend_backward"], "mask", "words", mask=lambda t: torch.cat([t, t], -1)),
         case(["attend", "attend_backward"], "mask", "rows", mask=lambda t: t[:, 1:]),
         case(["attend", "attend_backward"], "mask", "type", mask=lambda t: t.long()),
+        case(["attend", "attend_backward"] + KL, "mask", "bool", mask=lambda _: visible_bool()),
         case(["attend", "attend_backward"], "mask", "future", mask=future),
         case(["attend", "attend_backward"], "mask", "beyond-keys", mask=lambda t: torch.full_like(t, -1)),
         case(KL, "mask", "words", mask=lambda _: torch.zeros(2, L, 2, dtype=torch.int32)),
@@ -239,6 +241,7 @@ CASES = sum(
             v=huge(1, 1, 1, 8),
             mask=None,
         ),
+        case(ATTENTION + SAMPLED, "q", "many-heads", q=torch.zeros(2, L, 2**16 + 2, 8)),
         case(INDEXER, "q", "huge-length", q=huge(1, 2**40, 1, 8), k=huge(1, 2**40, 8), w=huge(1, 2**40, 1)),
         case(
             ["select"],
@@ -323,6 +326,25 @@ def test_support_given_twice_or_by_half(op):
     ]:
         with pytest.raises(RuntimeError, match=f"gsa::{op}: argument '{argument}': expected .+, got .+"):
             getattr(gsa, op)(**(call | changes))
+
+
+def test_a_bool_mask_gets_a_hint():
+    """The words that pack_mask makes are what the message asks for."""
+    call = arguments("attend")
+    with pytest.raises(RuntimeError, match="gsa::pack_mask"):
+        gsa.attend(**(call | dict(mask=visible_bool())))
+    gsa.attend(**(call | dict(mask=gsa.pack_mask(visible_bool()))))
+
+
+@pytest.mark.parametrize("keys", [0, 1, 31, 32, 33, 100])
+def test_pack_mask(keys):
+    mask = torch.rand(2, 5, keys) < 0.5
+    mask[0, 0] = True
+    assert torch.equal(gsa.pack_mask(mask), pack(mask))
+    assert torch.equal(gsa.pack_mask(mask.transpose(0, 1)), pack(mask.transpose(0, 1)))
+    for wrong in (mask.int(), torch.tensor(True)):
+        with pytest.raises(RuntimeError, match="gsa::pack_mask: argument 'mask': expected .+, got .+"):
+            gsa.pack_mask(wrong)
 
 
 @pytest.mark.parametrize("op", OPS)

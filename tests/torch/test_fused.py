@@ -1,5 +1,7 @@
 """rms_norm, rotary, swiglu, cross_entropy_: beside torch's own, gradients, layouts, what is refused."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -93,7 +95,7 @@ def test_cross_entropy(classes, dtype):
     targets = torch.randint(0, classes, (31,))
     targets[::4] = -100
     exact = logits.double().requires_grad_()
-    plain = logits.float().requires_grad_()
+    plain = logits.float().clone().requires_grad_()
     losses = [F.cross_entropy(z, targets, reduction="none", ignore_index=-100) for z in (plain, exact)]
     for loss in losses:
         loss.sum().backward()
@@ -152,20 +154,48 @@ def test_strided_inputs_give_the_same_bits():
     assert_same_bits(gsa.swiglu(view), gsa.swiglu(view.contiguous()))
 
 
+def rotary(columns=8, pairs=1, heads=(1, 1, 0)):
+    return gsa.rotary(torch.randn(4, columns), torch.randn(4, pairs), torch.randn(4, pairs), *heads)
+
+
+def step(**changes):
+    state = [torch.zeros(5) for _ in range(3)]
+    numbers = dict(lr=0.1, beta1=0.9, beta2=0.95, eps=1e-8, decay=0.1, factor=0.5, step=1)
+    gradient = changes.pop("gradient", torch.zeros(5))
+    return gsa.adamw_(*state, None, gradient, **(numbers | changes))
+
+
 @pytest.mark.parametrize(
     "call, argument",
     [
+        (lambda: gsa.rms_norm(torch.randn(4, 0), None, torch.randn(0), EPS), "x"),
+        (lambda: gsa.rms_norm_backward(torch.randn(4, 0), None, torch.randn(4, 0), torch.randn(0), torch.rand(4)), "sum"),
+        (lambda: rotary(heads=(3, -1, 0)), "k_heads"),
+        (lambda: rotary(columns=2 * 257), "x"),
+        (lambda: rotary(pairs=3), "cos"),
+        (lambda: gsa.rotary_backward(*[torch.randn(4, 1, 4)] * 3, torch.randn(4, 3), torch.randn(4, 3)), "cos"),
+        (lambda: gsa.cross_entropy_(torch.randn(4, 0), torch.zeros(4, dtype=torch.int64)), "logits"),
+        (lambda: step(step=0), "step"),
+        (lambda: gsa.rms_norm(torch.empty((), device="meta"), None, torch.empty(0, device="meta"), EPS), "x"),
+        (lambda: gsa.rotary(*torch.empty(3, 8, device="meta"), 1, 1, 0), "x"),
+        (lambda: gsa.rotary(*torch.empty(3, 4, 8, device="meta"), 1, -1, 0), "q_heads"),
+        (lambda: gsa.rotary_backward(*torch.empty(5, 4, 8, device="meta")), "dq"),
+        (lambda: gsa.swiglu(torch.empty((), device="meta")), "x"),
+        (lambda: gsa.cross_entropy_(*torch.empty(2, 8, device="meta")), "logits"),
+        (lambda: step(gradient=torch.zeros(5, dtype=torch.float64)), "gradient"),
         (lambda: gsa.rms_norm(torch.randn(4, 8), None, torch.randn(7), EPS), "weight"),
         (lambda: gsa.rms_norm(torch.randn(4, 8), torch.randn(4, 7), torch.randn(8), EPS), "branch"),
         (lambda: gsa.rms_norm(torch.randn(4, 8), None, torch.randn(8), -1.0), "eps"),
         (lambda: gsa.rotary(torch.randn(4, 9), torch.randn(4, 1), torch.randn(4, 1), 1, 1, 0), "x"),
         (lambda: gsa.rotary(torch.randn(4, 8), torch.randn(3, 1), torch.randn(4, 1), 1, 1, 0), "cos"),
-        (lambda: gsa.rotary(torch.randn(4, 8), torch.randn(4, 3), torch.randn(4, 3), 1, 1, 0), "pairs"),
+        (lambda: gsa.rotary(torch.randn(4, 8), torch.randn(4, 3), torch.randn(4, 3), 1, 1, 0), "cos"),
         (lambda: gsa.swiglu(torch.randn(4, 9)), "x"),
         (lambda: gsa.cross_entropy_(torch.randn(4, 8), torch.full((4,), 8)), "targets"),
         (lambda: gsa.cross_entropy_(torch.randn(8, 4).t(), torch.zeros(4, dtype=torch.int64)), "logits"),
     ],
 )
 def test_refusals_name_the_argument(call, argument):
-    with pytest.raises(RuntimeError, match=f"gsa::.*argument '{argument}': expected .*, got "):
+    with pytest.raises(RuntimeError, match=f"gsa::.*argument '{argument}': expected .*, got ") as info:
         call()
+    name = re.match(r"gsa::(\w+): ", str(info.value)).group(1)
+    assert argument in [a.name for a in getattr(gsa, name).default._schema.arguments]

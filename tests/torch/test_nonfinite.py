@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import reference
-from problems import assert_same_bits, dtype_id, make, unpack
+from problems import assert_same_bits, dtype_id, everywhere, make, unpack
 
 gsa = torch.ops.gsa
 BUDGET = dict(budget="fixed", k_base=10, k_min=1, k_max=40)
@@ -140,3 +140,25 @@ def test_broken_query_breaks_the_gradients_it_feeds():
     out.sum().backward()
     assert p.q.grad[0, 7].isnan().all()
     assert p.q.grad[1].isfinite().all() and p.v.grad[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16, torch.float64]), indirect=True)
+@pytest.mark.parametrize("size", [64, 59])
+def test_nobody_asks_for_the_gradient_of_an_empty_selection(size, dtype):
+    """0 where dout is 0, so that a loss that leaves the query out can be differentiated; NaN elsewhere."""
+    p = make(queries=40, size=size, dtype=dtype).leaves()
+    mask = select(p)[0].clone()
+    mask[0, 5] = 0
+    mask[1, 7] = 0
+    out, lse = gsa.attend(*p.attention(), mask)
+    direction = torch.randn_like(out)
+    direction[0, 5] = 0
+    out.backward(direction)
+    assert (p.q.grad[0, 5] == 0).all() and p.q.grad[1, 7].isnan().all()
+    assert p.q.grad.isnan().flatten(2).any(-1).sum() == 1
+    assert p.k.grad.isfinite().all() and p.v.grad.isfinite().all()
+
+    loss, _ = gsa.indexer_kl(p.q.detach(), p.k.detach(), lse.detach(), *p.indexer(), mask)
+    loss[~loss.isnan()].sum().backward()
+    assert all(t.grad.isfinite().all() for t in p.indexer())
+    assert (p.index_q.grad[0, 5] == 0).all()

@@ -76,6 +76,7 @@ def cases(packed, grad):
         "decode": (decode_arguments(p), dict(BUDGET, max_length=40)),
         "decode-bytes": decode_of_bytes(p),
         "quantize_index_keys": ((torch.randn(3, 4, 8),), {}),
+        "pack_mask": ((torch.rand(2, 9, 40) < 0.5,), {}),
         "gate": ((p.q, p.q.detach().clone().requires_grad_(grad)), {}),
         "gate-head": ((p.q, p.q.detach()[..., 0].clone().requires_grad_(grad)), {}),
         "indexer_kl": ((p.q, p.k, lse, *p.indexer(), *by_threshold), layout),
@@ -128,6 +129,7 @@ FORWARD = [
     "decode",
     "decode-bytes",
     "quantize_index_keys",
+    "pack_mask",
     "gate",
     "gate-head",
     "indexer_kl",
@@ -196,6 +198,21 @@ def test_meta_tensors(name, packed):
         assert b.is_meta and (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
+@pytest.mark.parametrize("name", FORWARD + WITHOUT_GRADIENTS)
+def test_autocast_changes_nothing(name):
+    """Types are those of the arguments, and so are the bits, as the fake kernels say."""
+    results = []
+    for enabled in (False, True):
+        torch.manual_seed(3)
+        arguments, keywords = cases(False, False)[name]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            made = operator(name)(*arguments, **keywords)
+        made = () if made is None else made if isinstance(made, tuple) else (made,)
+        results.append([*made, *(a for a in arguments if isinstance(a, torch.Tensor))])  # written ones, too
+    for a, b in zip(*results):
+        assert a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_compile(dynamic):
     """A whole layer's step in one graph, forward and backward, the same bits as eager."""
@@ -245,7 +262,7 @@ def test_cuda_says_that_it_is_not_built():
     if gsa.built_with_cuda():
         pytest.skip("libgsa.so holds the CUDA operators")
     cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    on_any_device = ["quantize_index_keys"]  # torch's own operators
+    on_any_device = ["quantize_index_keys", "pack_mask"]  # torch's own operators
     for name in [name for name in FORWARD + WITHOUT_GRADIENTS if name not in on_any_device]:
         arguments, keywords = cases(False, False)[name]
         with pytest.raises(

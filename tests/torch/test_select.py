@@ -241,3 +241,54 @@ def test_subnormals_flushed():
     for name in before:
         assert_same_bits(before[name], flushed[name], name)
     check_selection(p, before, "relu")
+
+
+@pytest.mark.parametrize("keys", [33, 1000, 5000])
+@pytest.mark.parametrize("units", [1, 4, 100])
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+def test_variance_of_nearly_equal_scores(dtype, units, keys):
+    """Scores that differ by a few units in the last place: the error of a float32 mean is as large."""
+    noise = torch.randint(0, units + 1, (keys,))
+    noise[:2] = torch.tensor([0, units])
+    rest = noise * 2.0**-13  # one unit of 1024
+    index_k = torch.stack([torch.full_like(rest, 1024), rest], -1).to(dtype).view(1, keys, 2)
+    indexer = torch.ones(1, 1, 1, 2, dtype=dtype), index_k, torch.ones(1, 1, 1, dtype=dtype)
+    expected = rest.double().var(correction=0)
+    budget = dict(budget="inverse", k_base=16, k_min=1, k_max=keys, mean_variance=expected)
+    _, k_t, variance, *_ = gsa.select(*indexer, form="relu", **budget)
+    assert abs(variance.item() / expected.item() - 1) < 1e-5
+    assert k_t.item() in (15, 16)
+
+
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+@pytest.mark.parametrize("index_size", [33, 64])
+def test_relu_of_products_that_are_exact(index_size, dtype):
+    """Whole numbers: products that are 0 give a score of 0 and equal ones a tie, whatever the scale."""
+    p = make(queries=60, index_heads=1, index_size=index_size, bias=False, dtype=dtype)
+    whole = lambda t: torch.randint(-2, 3, t.shape).to(dtype)
+    p = p.with_(index_q=whole(p.index_q), index_k=whole(p.index_k), index_w=torch.ones_like(p.index_w))
+    product = torch.einsum("bld,bsd->bls", p.index_q[:, :, 0].double(), p.index_k.double())
+    seen = reference.visible(60, 60).expand(2, -1, -1)
+    score = gsa.index_scores(*p.indexer(), scale=p.scale(), form="relu")
+    assert (product[seen] == 0).any()
+    assert ((score > 0) == (product > 0))[seen].all()
+    order = lambda t: t.masked_fill(~seen, -1).sort(dim=-1, descending=True, stable=True).indices
+    assert torch.equal(order(score.double()), order(product.clamp(min=0)))
+    check_selection(p, select(p, form="relu", budget="fixed", k_base=10, k_min=1, k_max=10), form="relu")
+
+
+@pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
+def test_slope_of_relu_at_zero(dtype):
+    """ReLU' is 0 where the product is 0: the gradient of such a key comes from other queries alone."""
+    p = make(batch=1, queries=12, index_heads=1, index_size=33, bias=False, dtype=dtype)
+    index_q, index_k = torch.zeros_like(p.index_q), torch.zeros_like(p.index_k)
+    index_q[..., :2] = torch.tensor([3.0, 5.0])
+    index_k[..., :2] = torch.tensor([5.0, -3.0])  # 15 - 15
+    index_k[:, ::2] *= -1
+    p = p.with_(index_q=index_q, index_k=index_k).leaves()
+    lse = gsa.attend(*(t.detach() for t in p.attention()))[1]
+    loss, _ = gsa.indexer_kl(
+        p.q.detach(), p.k.detach(), lse, *p.indexer(), index_scale=p.scale(), form="relu"
+    )
+    loss.sum().backward()
+    assert (p.index_q.grad == 0).all() and (p.index_k.grad == 0).all()

@@ -11,7 +11,7 @@
 namespace gsa {
 namespace {
 
-constexpr const char* kOp = "adamw";
+constexpr const char* kOp = "adamw_";  // as users of torch know it
 
 void check_number(const char* name, double value, double low, double high) {
   if (!(value >= low && value <= high)) {

@@ -39,7 +39,7 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(std::int64_t pieces, Ad
 template <typename Body>
 void with_type(const char* argument, DType dtype, const Body& body) {
   if (with_element(dtype, body)) return;
-  bad_argument("adamw", argument, "float32, bfloat16 or float16", name_of(dtype));
+  bad_argument("adamw_", argument, "float32, bfloat16 or float16", name_of(dtype));
 }
 
 }  // namespace

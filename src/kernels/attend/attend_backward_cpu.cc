@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-// p <- power(p - lse), dp <- p * (dp - delta); lse and delta hold four equal lanes a row.
+// p <- e^(p - lse), dp <- p * (dp - delta); lse and delta hold four equal lanes a row.
 HWY_INLINE void softmax_backward(float* HWY_RESTRICT p, float* HWY_RESTRICT dp, std::int64_t count,
                                  int row_count, const float* HWY_RESTRICT lse,
                                  const float* HWY_RESTRICT delta) {
@@ -29,7 +29,7 @@ HWY_INLINE void softmax_backward(float* HWY_RESTRICT p, float* HWY_RESTRICT dp, 
     const FloatVec lse_row = hn::Load(d, lse + lane);
     const FloatVec delta_row = hn::Load(d, delta + lane);
     for (std::int64_t g = lane; g < size; g += kGroupSize) {
-      const FloatVec x = power_of_two(d, hn::Sub(hn::Load(d, p + g), lse_row));
+      const FloatVec x = softmax_weight(hn::Load(d, p + g), lse_row);
       hn::Store(x, d, p + g);
       hn::Store(hn::Mul(x, hn::Sub(hn::Load(d, dp + g), delta_row)), d, dp + g);
     }
@@ -41,7 +41,7 @@ HWY_INLINE void softmax_backward(double* p, double* dp, std::int64_t count, int 
   for (int r = 0; r < row_count; ++r) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t at = tile_index(r, i);
-      p[at] = power(p[at] - lse[r * kGroup]);
+      p[at] = softmax_weight(p[at], lse[r * kGroup]);
       dp[at] = p[at] * (dp[at] - delta[r * kGroup]);
     }
   }
@@ -85,9 +85,8 @@ class AttendBackwardTile {
                      [&](std::int64_t row, int count, const std::uint16_t* slots, std::int64_t n) {
                        visit(row, count, slots, n, k, v, dk, dv);
                      });
-      // q carries the factor scale * log e of its base; dk wants scale alone.
-      add_rows(place.key, keys, kv_head, dk, static_cast<T>(1 / Base<T>::kLogE), static_cast<T*>(a_.dk));
-      add_rows(place.key, keys, kv_head, dv, T(1), static_cast<T*>(a_.dv));
+      add_rows(place.key, keys, kv_head, dk, static_cast<T*>(a_.dk));  // q carries the scale
+      add_rows(place.key, keys, kv_head, dv, static_cast<T*>(a_.dv));
     });
     for (std::int64_t i = 0; i < tile.count; ++i) {
       std::copy_n(dq_ + i * group_ * width_, group_ * width_,
@@ -97,8 +96,7 @@ class AttendBackwardTile {
 
  private:
   void load(const TilePlace& place, std::int64_t queries, std::int64_t kv_head) {
-    load_rows(a_.q, a_.shape, place.query, queries, kv_head, group_,
-              static_cast<T>(a_.shape.scale * Base<T>::kLogE), q_);
+    load_rows(a_.q, a_.shape, place.query, queries, kv_head, group_, static_cast<T>(a_.shape.scale), q_);
     load_rows(a_.dout, a_.shape, place.query, queries, kv_head, group_, T(1), dout_);
     T* out = dq_;  // not in use yet
     load_rows(a_.out, a_.shape, place.query, queries, kv_head, group_, T(1), out);
@@ -111,7 +109,7 @@ class AttendBackwardTile {
       const std::int64_t query = place.query + row / group_;
       const std::int64_t head = kv_head * group_ + row % group_;
       const T lse = static_cast<const T*>(a_.lse)[query * a_.shape.heads + head];
-      std::fill_n(lse_ + row * kGroup, kGroup, lse * static_cast<T>(Base<T>::kLogE));
+      std::fill_n(lse_ + row * kGroup, kGroup, lse);
       std::fill_n(delta_ + row * kGroup, kGroup, delta);
     }
   }
@@ -133,11 +131,11 @@ class AttendBackwardTile {
   }
 
   void add_rows(std::int64_t first_key, const KeyBlock& keys, std::int64_t kv_head, const T* HWY_RESTRICT src,
-                T scale, T* dst) const {
+                T* dst) const {
     for (std::int64_t i = 0; i < keys.count(); ++i) {
       T* HWY_RESTRICT row =
           dst + ((first_key + keys.position(i)) * a_.shape.kv_heads + kv_head) * a_.shape.head_size;
-      for (std::int64_t c = 0; c < a_.shape.head_size; ++c) row[c] += scale * src[i * width_ + c];
+      for (std::int64_t c = 0; c < a_.shape.head_size; ++c) row[c] += src[i * width_ + c];
     }
   }
 
@@ -150,8 +148,17 @@ class AttendBackwardTile {
     *dp_ = nullptr;
 };
 
-// dq of one query = scale * sum over parts; NaN where the forward pass gave NaN. parts: the query's rows in
-// the first part, the next one `stride` values further.
+// A query without keys gave NaN, and so does its gradient, unless nobody asks for it.
+template <typename T>
+bool is_zero_row(const ConstRows& rows, const AttendShape& shape, std::int64_t query, std::int64_t head) {
+  HWY_ALIGN T row[256];
+  load_row<T>(row, at(rows.data, shape.dtype, query * rows.token_stride + head * rows.head_stride),
+              shape.dtype, shape.head_size, T(1));
+  return std::all_of(row, row + shape.head_size, [](T x) { return x == T(0); });
+}
+
+// dq of one query = scale * sum over parts; NaN where the forward pass gave NaN and dout is not 0. parts: the
+// query's rows in the first part, the next one `stride` values further.
 template <typename T>
 void sum_parts(const AttendBackwardArgs& a, std::int64_t query, const T* dq_parts, std::int64_t parts,
                std::int64_t stride) {
@@ -164,7 +171,8 @@ void sum_parts(const AttendBackwardArgs& a, std::int64_t query, const T* dq_part
       for (std::int64_t c = 0; c < width; ++c) sum[c] += add[c];
     }
     const T lse = static_cast<const T*>(a.lse)[query * a.shape.heads + head];
-    const T scale = std::isnan(lse) ? lse : static_cast<T>(a.shape.scale);
+    const bool undefined = std::isnan(lse) && !is_zero_row<T>(a.dout, a.shape, query, head);
+    const T scale = undefined ? lse : static_cast<T>(a.shape.scale);
     store_row<T>(at(a.dq.data, a.shape.dtype, query * a.dq.token_stride + head * a.dq.head_stride),
                  a.shape.dtype, sum, a.shape.head_size, scale);
   }

@@ -25,7 +25,8 @@ RowsView view(const ConstRows& rows) {
   return {static_cast<char*>(const_cast<void*>(rows.data)), rows.token_stride * 2, rows.head_stride * 2};
 }
 
-// delta = sum over the head of dout * out; a row takes d / 8 lanes.
+// delta = sum over the head of dout * out; a row takes d / 8 lanes. Where dout is 0 out does not count: it is
+// NaN where a query has no keys, which matters only if somebody asks for its gradient.
 template <typename T, int d>
 __global__ __launch_bounds__(256) void delta_kernel(RowsView out, RowsView dout, int heads, std::int64_t rows,
                                                     float* delta) {
@@ -43,7 +44,9 @@ __global__ __launch_bounds__(256) void delta_kernel(RowsView out, RowsView dout,
     const T* const x = reinterpret_cast<const T*>(&a);
     const T* const y = reinterpret_cast<const T*>(&b);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(to_float(x[i]), to_float(y[i]), sum);
+    for (int i = 0; i < 8; ++i) {
+      if (to_float(y[i]) != 0) sum = fmaf(to_float(x[i]), to_float(y[i]), sum);
+    }
   }
 #pragma unroll
   for (int step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);

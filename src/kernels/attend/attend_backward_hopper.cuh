@@ -167,10 +167,10 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       const float4 row = load_shared_float4(stats + j * 64);
-      s[4 * j] = exp2_approx(fmaf(s[4 * j], p.scale_log2, -row.x));
-      s[4 * j + 1] = exp2_approx(fmaf(s[4 * j + 1], p.scale_log2, -row.y));
-      s[4 * j + 2] = exp2_approx(fmaf(s[4 * j + 2], p.scale_log2, -row.x));
-      s[4 * j + 3] = exp2_approx(fmaf(s[4 * j + 3], p.scale_log2, -row.y));
+      s[4 * j] = rebuilt_weight(fmaf(s[4 * j], p.scale_log2, -row.x));
+      s[4 * j + 1] = rebuilt_weight(fmaf(s[4 * j + 1], p.scale_log2, -row.y));
+      s[4 * j + 2] = rebuilt_weight(fmaf(s[4 * j + 2], p.scale_log2, -row.x));
+      s[4 * j + 3] = rebuilt_weight(fmaf(s[4 * j + 3], p.scale_log2, -row.y));
     }
     keep(s);                 // all of them now: dV takes as long to leave the memory that dK wants
     if (step > 0) store(1);  // dK of the step before
@@ -291,8 +291,9 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
     const std::int64_t token = tile.first_query + query;
     const int all_head = (kv_head << p.group_log2) + head;
     uint4 value = load_shared_uint4(dq_rows + row * d * 2 + ((chunk ^ (row & 7)) << 4));
-    // A query without keys has no gradient: NaN, in both types.
-    if (isnan(p.lse[token * (p.kv_heads << p.group_log2) + all_head])) {
+    // A query without keys has no gradient, NaN in both types, unless nobody asks for it: delta is then 0.
+    const std::int64_t entry = token * (p.kv_heads << p.group_log2) + all_head;
+    if (isnan(p.lse[entry]) && p.delta[entry] != 0) {
       value = {0x7fff7fffu, 0x7fff7fffu, 0x7fff7fffu, 0x7fff7fffu};
     }
     *reinterpret_cast<uint4*>(p.dq.data + token * p.dq.token_stride + all_head * p.dq.head_stride +

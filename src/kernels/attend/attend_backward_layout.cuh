@@ -144,9 +144,11 @@ __device__ __forceinline__ void store_matrix_x4(std::uint32_t to, const std::uin
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
-__device__ __forceinline__ float exp2_approx(float x) {
+// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone (of
+// logits so large that it would end in infinities); NaN stays.
+__device__ __forceinline__ float rebuilt_weight(float x) {
   float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  asm("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }" : "=f"(result) : "f"(x));
   return result;
 }
 

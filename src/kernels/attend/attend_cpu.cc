@@ -38,8 +38,7 @@ class AttendTile {
     out_ = s_.out.template get<T>(rows * width_);
     maximum_ = s_.maximum.template get<T>(rows * kGroup);
     sum_ = s_.sum.template get<T>(rows * kGroup);
-    load_rows(a_.q, a_.shape, place.query, tile.count, kv_head, group_,
-              static_cast<T>(a_.shape.scale * Base<T>::kLogE), q_);
+    load_rows(a_.q, a_.shape, place.query, tile.count, kv_head, group_, static_cast<T>(a_.shape.scale), q_);
     std::fill_n(out_, rows * width_, T(0));
     std::fill_n(maximum_, rows * kGroup, -std::numeric_limits<T>::infinity());
     std::fill_n(sum_, rows * kGroup, T(0));

@@ -151,6 +151,14 @@ __device__ __forceinline__ void store_pairs(T* to, const std::uint32_t (&a)[keys
   }
 }
 
+// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone; NaN
+// stays.
+__device__ __forceinline__ float rebuilt_weight(float x) {
+  float y;
+  asm("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Log-sum-exp and delta of every row. Elements of q and dout that are not finite are taken out, because
 // products over rows would carry them to keys that the row did not select; the row's log-sum-exp becomes NaN
 // instead, and with it all that the row gives to its own keys.
@@ -173,7 +181,8 @@ __device__ __forceinline__ void prepare_rows(BackwardShared<T, size, warps>& sha
     bool clean = true;
     for (int c = lane; c < t.size; c += 32) {
       const float d = to_float(dout[c]);
-      sum = __fmaf_rn(d, to_float(out[c]), sum);
+      // out is NaN where the query has no keys, which counts only if somebody asks for its gradient.
+      if (d != 0) sum = __fmaf_rn(d, to_float(out[c]), sum);
       if (!finite(d)) dout[c] = from_float<T>(0.0f), clean = false;
       if (!finite(to_float(q[c]))) q[c] = from_float<T>(0.0f), clean = false;
     }
@@ -278,7 +287,7 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
           for (int i = 0; i < 4; ++i) {
             const std::uint64_t mask = i < 2 ? masks.upper : masks.lower;
             const bool chosen = (mask >> (lane % 4 * 2) >> (8 * j + i % 2) & 1) != 0;
-            const float weight = exp2f_approx(__fmaf_rn(s[j][i], p.scale_log2, -lse[i / 2]));
+            const float weight = rebuilt_weight(__fmaf_rn(s[j][i], p.scale_log2, -lse[i / 2]));
             s[j][i] = chosen ? weight : 0.0f;
             dp[j][i] = chosen ? weight * (dp[j][i] - delta[i / 2]) : 0.0f;
           }
@@ -338,8 +347,9 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
   float factor[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float lse = shared.lse_log2[first_row + lane / 4 + 8 * r];
-    factor[r] = isnan(lse) ? lse : p.scale;
+    const int row = first_row + lane / 4 + 8 * r;
+    const float lse = shared.lse_log2[row];
+    factor[r] = isnan(lse) && shared.delta[row] != 0 ? lse : p.scale;
   }
   stage_rows<T, size>(shared.q, dq, factor[0], factor[1]);
   __syncwarp();

@@ -99,8 +99,8 @@ class WideAttend {
     k_rows_.clear();
     v_rows_.clear();
     for (std::int64_t h = 0; h < kv_heads_; ++h) {
-      load_rows(a_.q, a_.shape, place.query, queries_, h, group_,
-                static_cast<T>(a_.shape.scale * Base<T>::kLogE), q_ + h * queries_ * group_ * width_);
+      load_rows(a_.q, a_.shape, place.query, queries_, h, group_, static_cast<T>(a_.shape.scale),
+                q_ + h * queries_ * group_ * width_);
       k_rows_.emplace_back(a_.k, a_.pages, tile.sequence, place.key, h, size_of(a_.shape.dtype));
       v_rows_.emplace_back(a_.v, a_.pages, tile.sequence, place.key, h, size_of(a_.shape.dtype));
     }

@@ -32,8 +32,7 @@ void lse_of_tile(const AttendLseArgs& a, const SampledTile& sampled, std::int64_
   T* sum = scratch.sum.template get<T>(rows * kGroup);
   T* k = scratch.k.template get<T>(block * width);
   T* logits = scratch.tile.template get<T>(tile_size(block));
-  load_rows(a.q, shape, place.query, queries, kv_head, group, static_cast<T>(shape.scale * Base<T>::kLogE),
-            q);
+  load_rows(a.q, shape, place.query, queries, kv_head, group, static_cast<T>(shape.scale), q);
   std::fill_n(maximum, rows * kGroup, -std::numeric_limits<T>::infinity());
   std::fill_n(sum, rows * kGroup, T(0));
   const KeyRows k_rows = rows_of(a.k, shape, place, kv_head);

@@ -14,10 +14,14 @@ __device__ __forceinline__ float power_of_two(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// Stays where it is written, among products that run meanwhile; the compiler would gather exponentials.
-__device__ __forceinline__ float power_in_place(float x) {
+// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone; NaN
+// stays. Stays where it is written, among products that run meanwhile; the compiler would gather
+// exponentials.
+__device__ __forceinline__ float weight_in_place(float x) {
   float y;
-  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm volatile("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }"
+               : "=f"(y)
+               : "f"(x));
   return y;
 }
 __device__ __forceinline__ float log_two(float x) {

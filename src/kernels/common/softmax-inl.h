@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/common/tile-inl.h"
@@ -25,7 +26,24 @@ HWY_INLINE void pad_tile(T* tile, std::int64_t count) {
   }
 }
 
-// tile <- power(tile - new maximum); maximum and sum (4 lanes a row) move on; factor (4 lanes a row) is what
+// A weight e^x, where x is the difference of a logit and the maximum or log-sum-exp of its row: above 0 in
+// rounding alone, so that a weight is at most 1. The difference is taken in powers of e and the base changed
+// here: between close numbers it is exact, however large they are, and the largest logit of a row weighs
+// exactly 1 where it stands alone. A change of base on each side would leave a few units of the last place of
+// the logits between them.
+HWY_INLINE FloatVec exp_of(FloatVec x) {
+  const FloatTag d;
+  return power_of_two(d, hn::Mul(x, hn::Set(d, static_cast<float>(Base<float>::kLogE))), 0.0f);
+}
+
+// The weight e^(logit - lse).
+HWY_INLINE FloatVec softmax_weight(FloatVec logit, FloatVec lse) { return exp_of(hn::Sub(logit, lse)); }
+HWY_INLINE double softmax_weight(double logit, double lse) {
+  const double x = logit - lse;
+  return std::exp(x > 0 ? 0 : x);
+}
+
+// tile <- e^(tile - new maximum); maximum and sum (4 lanes a row) move on; factor (4 lanes a row) is what
 // the row's earlier results have to be multiplied with. All three have room for 16 values.
 HWY_INLINE void softmax_update(float* HWY_RESTRICT tile, std::int64_t count, int row_count,
                                float* HWY_RESTRICT maximum, float* HWY_RESTRICT sum,
@@ -39,10 +57,10 @@ HWY_INLINE void softmax_update(float* HWY_RESTRICT tile, std::int64_t count, int
     for (std::int64_t g = lane; g < size; g += kGroupSize) m = hn::Max(m, hn::Load(d, tile + g));
     m = hn::Max(m, hn::Shuffle2301(m));
     m = hn::Max(m, hn::Shuffle1032(m));
-    const FloatVec scale = power_of_two(d, hn::Sub(before, m));
+    const FloatVec scale = exp_of(hn::Sub(before, m));
     FloatVec total = hn::Mul(hn::LoadU(d, sum + lane), scale);
     for (std::int64_t g = lane; g < size; g += kGroupSize) {
-      const FloatVec p = power_of_two(d, hn::Sub(hn::Load(d, tile + g), m));
+      const FloatVec p = exp_of(hn::Sub(hn::Load(d, tile + g), m));
       hn::Store(p, d, tile + g);
       total = hn::Add(total, p);
     }
@@ -58,7 +76,7 @@ HWY_INLINE void softmax_update(double* tile, std::int64_t count, int row_count, 
     const double before = maximum[r * kGroup];
     double m = before;
     for (std::int64_t i = 0; i < count; ++i) m = std::max(m, tile[tile_index(r, i)]);
-    const double scale = power(before - m);
+    const double scale = std::exp(before - m);
     for (int lane = 0; lane < kGroup; ++lane) {
       maximum[r * kGroup + lane] = m;
       factor[r * kGroup + lane] = scale;
@@ -66,7 +84,7 @@ HWY_INLINE void softmax_update(double* tile, std::int64_t count, int row_count, 
     }
     for (std::int64_t i = 0; i < count; ++i) {
       double& p = tile[tile_index(r, i)];
-      p = power(p - m);
+      p = std::exp(p - m);
       sum[r * kGroup + i % kGroup] += p;
     }
   }
@@ -78,12 +96,12 @@ HWY_INLINE T row_sum(const T* lanes) {
   return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
-// The logarithm (of base e) of a row's sum: maximum is in the base of T, total the row_sum. A row without
-// keys gets NaN.
+// The logarithm of a row's sum, where total is the row_sum: never below the maximum, and the maximum itself
+// where the other keys weigh nothing. A row without keys gets NaN.
 template <typename T>
 HWY_INLINE T log_sum(T maximum, T total) {
   if (total == T(0)) return std::numeric_limits<T>::quiet_NaN();
-  return maximum / static_cast<T>(Base<T>::kLogE) + std::log(total);
+  return maximum + std::log(total);
 }
 
 }  // namespace HWY_NAMESPACE

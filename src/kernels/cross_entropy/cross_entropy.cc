@@ -12,7 +12,7 @@ void cross_entropy(const CrossEntropyArgs& args, const Parallel& parallel) {
   for (std::int64_t t = 0; t < args.tokens; ++t) {
     const std::int64_t target = args.targets[t];
     if (target != args.ignored && (target < 0 || target >= args.classes)) {
-      bad_argument("cross_entropy", "targets",
+      bad_argument("cross_entropy_", "targets",
                    concat("numbers in 0 .. ", args.classes - 1, ", or ", args.ignored),
                    concat(target, " at ", t));
     }

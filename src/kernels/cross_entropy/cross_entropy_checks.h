@@ -10,7 +10,7 @@
 namespace gsa {
 
 inline bool check_cross_entropy(const CrossEntropyArgs& args) {
-  constexpr const char* kOp = "cross_entropy";
+  constexpr const char* kOp = "cross_entropy_";  // as users of torch know it
   check::in_range(kOp, "tokens", args.tokens, 0, std::numeric_limits<std::int64_t>::max());
   check::in_range(kOp, "classes", args.classes, 1, std::int64_t{1} << 30);
   checked_mul(args.tokens, args.classes, kOp, "tokens x classes");

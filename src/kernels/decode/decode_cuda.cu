@@ -61,7 +61,7 @@ Scratch scratch_for(const DecodeArgs& args, Workspace& workspace) {
     bytes += rows * (s.score_stride * 4 + keys * static_cast<std::int64_t>(sizeof(KeyPlace)));
   }
   if (bytes > kMostScratch) {
-    bad_argument("decode", dense ? "max_length" : "budget.max",
+    bad_argument("decode", dense ? "max_length" : "k_max",
                  "scratch memory of at most 8 GiB: fewer sequences at a time, or fewer keys for each",
                  concat(bytes, " bytes for ", rows, " queries of up to ", keys, " keys"));
   }

@@ -24,23 +24,28 @@ bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int6
 }
 
 bool check_few_linear(const FewLinearArgs& args, std::int64_t shared_memory) {
-  check::in_range(kOp, "rows", args.rows, 0, kMostFewRows);
-  check::in_range(kOp, "size", args.size, 16, kMostSize);
-  check::in_range(kOp, "outputs", args.outputs, 0, std::numeric_limits<std::int32_t>::max() / 2);
+  const auto in_range = [](const char* argument, const char* what, std::int64_t value, std::int64_t low,
+                           std::int64_t high) {
+    if (value < low || value > high) {
+      bad_argument(kOp, argument, concat(low, " to ", high, " ", what), concat(value));
+    }
+  };
+  in_range("x", "rows", args.rows, 0, kMostFewRows);
+  in_range("x", "columns", args.size, 16, kMostSize);
+  in_range("weight", "outputs", args.outputs, 0, std::numeric_limits<std::int32_t>::max() / 2);
   if (args.dtype != DType::bf16 && args.dtype != DType::f16) {
-    bad_argument(kOp, "dtype", "bfloat16 or float16", name_of(args.dtype));
+    bad_argument(kOp, "x", "bfloat16 or float16", name_of(args.dtype));
   }
-  if (args.size % 16 != 0) bad_argument(kOp, "size", "a multiple of 16", concat(args.size));
+  if (args.size % 16 != 0) bad_argument(kOp, "x", "a multiple of 16 columns", concat(args.size));
   if (!(args.eps >= 0)) bad_argument(kOp, "eps", "a number of at least 0", concat(args.eps));
   if (args.swiglu && (args.bias != nullptr || args.residual != nullptr)) {
     bad_argument(kOp, "swiglu", "neither bias nor residual beside it",
                  args.bias != nullptr ? "a bias" : "a residual");
   }
   if (!few_linear_takes(args.rows, args.size, args.norm != nullptr, shared_memory)) {
-    bad_argument(
-        kOp, "size",
-        concat("rows of x that fit in ", shared_memory, " bytes of shared memory where there is a norm"),
-        concat(args.rows, " rows of ", args.size));
+    bad_argument(kOp, "x",
+                 concat("rows that fit in ", shared_memory, " bytes of shared memory where there is a norm"),
+                 concat(args.rows, " rows of ", args.size));
   }
   if (args.rows == 0 || args.outputs == 0) return false;
   check::not_null(kOp, "x", args.x);

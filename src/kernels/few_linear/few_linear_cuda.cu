@@ -345,7 +345,7 @@ void launch_typed(const Params& p, const FewLinearArgs& args, const Context& con
 void few_linear(const FewLinearArgs& args, const Context& context) {
   constexpr const char* kOp = "few_linear";
   if (!context.device.hopper()) {
-    bad_argument(kOp, "device", "a CUDA device of compute capability 9.0",
+    bad_argument(kOp, "x", "a tensor on a CUDA device of compute capability 9.0",
                  concat(context.device.major, ".", context.device.minor));
   }
   if (!check_few_linear(args, static_cast<std::int64_t>(context.device.shared_memory))) return;

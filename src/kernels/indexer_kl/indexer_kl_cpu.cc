@@ -71,8 +71,9 @@ void kl_forward_tile(const IndexerKlArgs& a, const QueryTile& query_tile, KlScra
     // An empty support (the selection of a query with NaN scores) gives NaN.
     const double lse =
         row.sum == 0 ? std::numeric_limits<double>::quiet_NaN() : row.maximum + std::log(row.sum);
+    const double loss = row.gap + lse * row.mass;  // below 0 only in rounding
     static_cast<T*>(a.index_lse)[tile.place.query + i] = static_cast<T>(lse);
-    static_cast<T*>(a.loss)[tile.place.query + i] = static_cast<T>(row.gap + lse * row.mass);
+    static_cast<T*>(a.loss)[tile.place.query + i] = static_cast<T>(loss < 0 ? 0 : loss);
   }
 }
 
@@ -93,6 +94,7 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
   HWY_ALIGN T one[kGroupSize];
   std::fill_n(one, kGroupSize, T(1));
   const bool is_sigmoid = x.form == ScoreForm::sigmoid;
+  const T scale = static_cast<T>(x.scale);  // of the sums in dq and dk
   tile.for_each([&](const KeyBlock& keys) { std::fill_n(dk, keys.count() * width, T(0)); },
                 [&](std::int64_t i, const std::uint16_t* slots, std::int64_t n, const T* p) {
                   const std::int64_t query = tile.place.query + i;
@@ -123,22 +125,23 @@ void kl_backward_tile(const IndexerKlBackwardArgs& a, const QueryTile& query_til
                 [&](const KeyBlock& keys) {
                   for (std::int64_t j = 0; j < keys.count(); ++j) {
                     T* row = dk_part + keys.position(j) * x.head_size;
-                    for (std::int64_t c = 0; c < x.head_size; ++c) row[c] += dk[j * width + c];
+                    for (std::int64_t c = 0; c < x.head_size; ++c) row[c] += scale * dk[j * width + c];
                   }
                 });
   const DType type = a.in.shape.dtype;
   for (std::int64_t i = 0; i < tile.queries; ++i) {
     const std::int64_t query = tile.place.query + i;
-    // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias. No key
-    // took part.
+    // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias, unless
+    // nobody asks for its loss. No key took part.
     const T lse = static_cast<const T*>(a.index_lse)[query];
-    const T factor = std::isnan(lse) ? lse : T(1);
-    if (std::isnan(lse)) {
+    const bool undefined = std::isnan(lse) && static_cast<const T*>(a.weight)[query] != T(0);
+    const T factor = undefined ? lse : T(1);
+    if (undefined) {
       for (std::int64_t j = 0; j < x.heads; ++j) dbias_part[j] = static_cast<double>(lse);
     }
     for (std::int64_t j = 0; j < x.heads; ++j) {
       store_row<T>(at(a.dq.data, type, query * a.dq.token_stride + j * a.dq.head_stride), type,
-                   dq + (i * heads + j) * width, x.head_size, factor * static_cast<T>(x.scale));
+                   dq + (i * heads + j) * width, x.head_size, factor * scale);
       store_row<T>(at(a.dw.data, type, query * a.dw.token_stride + j * a.dw.head_stride), type,
                    dw + i * heads + j, 1, factor);
     }

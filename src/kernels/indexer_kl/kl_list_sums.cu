@@ -20,9 +20,10 @@ __device__ __forceinline__ void add_query(const IndexerRows& indexer, const Chun
   const int first = chunk.tile_slot[tile_index], splits = chunk.tile_slot[tile_index + 1] - first;
   const std::int64_t begin = static_cast<std::int64_t>(first - range.first_slot) * kListQueries + row_in_tile;
   const int row = indexer.heads * padded;
-  // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias.
+  // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias, unless
+  // nobody asks for its loss.
   const float lse = gradients.index_lse[query];
-  const float factor = isnan(lse) ? lse : 1.0f;
+  const float factor = isnan(lse) && gradients.weight[query] != 0 ? lse : 1.0f;
   const float* const dq_part = gradients.dq_part + begin * row;
   T* const dq = static_cast<T*>(gradients.dq.data) + query * gradients.dq.token_stride;
   for (int e = static_cast<int>(threadIdx.x); e < row; e += kThreads) {

@@ -140,7 +140,8 @@ __device__ __forceinline__ void combine_query(const SplitSums& splits, const flo
   // An empty support (the selection of a query with NaN scores) gives NaN.
   const double lse = sum == 0 ? static_cast<double>(not_a_number()) : maximum + log(sum);
   *index_lse = static_cast<float>(lse);
-  *loss = static_cast<float>(gap + lse * mass);
+  const double divergence = gap + lse * mass;  // below 0 only in rounding
+  *loss = divergence < 0 ? 0.0f : static_cast<float>(divergence);
 }
 
 template <bool kListed>

@@ -171,9 +171,10 @@ __global__ void combine_rows_kernel(const IndexerRows indexer, const Chunk chunk
   const int query = tile.first_query + i % kQueries;
   const int splits = (tile.count + chunk.split - 1) / chunk.split;
   const int row = indexer.heads * padded;
-  // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias.
+  // A query with an empty support gave NaN; so do the gradients of what is its own, and of the bias, unless
+  // nobody asks for its loss.
   const float lse = gradients.index_lse[query];
-  const float factor = isnan(lse) ? lse : 1.0f;
+  const float factor = isnan(lse) && gradients.weight[query] != 0 ? lse : 1.0f;
   const float* const dq_part = gradients.dq_part + static_cast<std::int64_t>(i) * chunk.splits() * row;
   T* const dq = static_cast<T*>(gradients.dq.data) + query * gradients.dq.token_stride;
   for (int e = static_cast<int>(threadIdx.x); e < row; e += static_cast<int>(blockDim.x)) {

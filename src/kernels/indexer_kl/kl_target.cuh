@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(TargetShape<kSize, kListed>::kThreads)
   // Takes value i of a half; its rows are those of p's pieces from `piece` on.
   const auto take = [&](const float(&half)[2][kBlocks][4], int piece, int i) {
     const int m = i / (4 * kBlocks), n = i / 4 % kBlocks, r = i % 4;
-    p[(piece + m) % kPieces][n][r] += power_in_place(fmaf(half[m][n][r], attention.scale, -lse[m][r / 2]));
+    p[(piece + m) % kPieces][n][r] += weight_in_place(fmaf(half[m][n][r], attention.scale, -lse[m][r / 2]));
   };
 
   int part = 0, slot = 0, kv_head = 0;

@@ -213,7 +213,7 @@ struct TargetConsumer {
   __device__ __forceinline__ void take(const float (&logits)[kValues]) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      p[i] += power_in_place(fmaf(logits[i], attention.scale, -lse[i / 2 % 2]));
+      p[i] += weight_in_place(fmaf(logits[i], attention.scale, -lse[i / 2 % 2]));
     }
   }
 

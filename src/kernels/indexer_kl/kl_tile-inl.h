@@ -18,7 +18,7 @@ namespace gsa {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// p[i] += sum over the tile's rows of power(tile[r, i] - lse[r]); lse holds four equal lanes a row.
+// p[i] += sum over the tile's rows of e^(tile[r, i] - lse[r]); lse holds four equal lanes a row.
 HWY_INLINE void add_probabilities(float* HWY_RESTRICT tile, std::int64_t count, int row_count,
                                   const float* HWY_RESTRICT lse, float* HWY_RESTRICT p) {
   const FloatTag d;
@@ -26,7 +26,7 @@ HWY_INLINE void add_probabilities(float* HWY_RESTRICT tile, std::int64_t count, 
   for (std::int64_t lane = 0; lane < row_count * kGroup; lane += kLanes) {
     const FloatVec lse_row = hn::Load(d, lse + lane);
     for (std::int64_t g = lane; g < tile_size(count); g += kGroupSize) {
-      hn::Store(power_of_two(d, hn::Sub(hn::Load(d, tile + g), lse_row)), d, tile + g);
+      hn::Store(softmax_weight(hn::Load(d, tile + g), lse_row), d, tile + g);
     }
   }
   for (std::int64_t i = 0; i < count; i += kGroup) {
@@ -39,48 +39,45 @@ HWY_INLINE void add_probabilities(float* HWY_RESTRICT tile, std::int64_t count, 
 HWY_INLINE void add_probabilities(double* tile, std::int64_t count, int row_count, const double* lse,
                                   double* p) {
   for (int r = 0; r < row_count; ++r) {
-    for (std::int64_t i = 0; i < count; ++i) p[i] += power(tile[tile_index(r, i)] - lse[r * kGroup]);
+    for (std::int64_t i = 0; i < count; ++i) p[i] += softmax_weight(tile[tile_index(r, i)], lse[r * kGroup]);
   }
 }
 
-// tile <- act(tile + bias); bias holds four equal lanes a row.
-HWY_INLINE void activate(float* HWY_RESTRICT tile, std::int64_t count, int row_count,
+// tile <- act(scale * tile + bias); bias holds four equal lanes a row. The scale comes after the product, so
+// that one that is exactly 0 stays so: ReLU and its slope depend on it.
+HWY_INLINE void activate(float* HWY_RESTRICT tile, std::int64_t count, int row_count, float scale,
                          const float* HWY_RESTRICT bias, bool is_sigmoid) {
   const FloatTag d;
   for (std::int64_t lane = 0; lane < row_count * kGroup; lane += kLanes) {
     const FloatVec b = hn::Load(d, bias + lane);
     for (std::int64_t g = lane; g < tile_size(count); g += kGroupSize) {
-      const FloatVec x = hn::Add(hn::Load(d, tile + g), b);
+      const FloatVec x = hn::MulAdd(hn::Load(d, tile + g), hn::Set(d, scale), b);
       hn::Store(is_sigmoid ? sigmoid(x) : at_least(d, 0.0f, x), d, tile + g);
     }
   }
 }
 
-HWY_INLINE void activate(double* tile, std::int64_t count, int row_count, const double* bias,
+HWY_INLINE void activate(double* tile, std::int64_t count, int row_count, double scale, const double* bias,
                          bool is_sigmoid) {
   for (int r = 0; r < row_count; ++r) {
     for (std::int64_t i = 0; i < count; ++i) {
       double& x = tile[tile_index(r, i)];
-      x += bias[r * kGroup];
+      x = x * scale + bias[r * kGroup];
       x = is_sigmoid ? 1 / (1 + std::exp(-x)) : (x < 0 ? 0 : x);
     }
   }
 }
 
-// x <- e^x.
+// x <- e^x for x <= 0 but for rounding.
 HWY_INLINE void exp_row(float* HWY_RESTRICT x, std::int64_t n) {
   const FloatTag d;
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    hn::Store(
-        power_of_two(d, hn::Mul(hn::Load(d, x + i), hn::Set(d, static_cast<float>(Base<float>::kLogE)))), d,
-        x + i);
-  }
+  for (std::int64_t i = 0; i < n; i += kLanes) hn::Store(exp_of(hn::Load(d, x + i)), d, x + i);
 }
 HWY_INLINE void exp_row(double* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = std::exp(x[i]);
 }
 
-// x <- e^x, returns the sum. x has room for padded(n) values.
+// The same, and returns the sum. x has room for padded(n) values.
 template <typename T>
 HWY_INLINE double exp_sum(T* x, std::int64_t n) {
   exp_row(x, n);
@@ -169,7 +166,7 @@ class KlTile {
   const std::int64_t index_width;
   const TilePlace place;
   const std::int64_t queries;
-  T* index_q;  // [queries, groups * 4, index_width], times scale
+  T* index_q;  // [queries, groups * 4, index_width]
   T* index_w;  // [queries, groups * 4]
   T* index_k;  // [keys of the block, index_width]
   T* act;      // [groups, tile]
@@ -189,9 +186,9 @@ class KlTile {
       for (std::int64_t h = 0; h < shape.heads; ++h) {
         load_row<T>(q_ + (i * shape.heads + h) * width_,
                     at(in_.q.data, shape.dtype, query * in_.q.token_stride + h * in_.q.head_stride),
-                    shape.dtype, shape.head_size, static_cast<T>(shape.scale * Base<T>::kLogE));
+                    shape.dtype, shape.head_size, static_cast<T>(shape.scale));
         const T lse = static_cast<const T*>(in_.lse)[query * shape.heads + h];
-        std::fill_n(lse_ + (i * shape.heads + h) * kGroup, kGroup, lse * static_cast<T>(Base<T>::kLogE));
+        std::fill_n(lse_ + (i * shape.heads + h) * kGroup, kGroup, lse);
       }
       for (std::int64_t j = 0; j < groups * kTileRows; ++j) {
         T* row = index_q + (i * groups * kTileRows + j) * index_width;
@@ -200,7 +197,7 @@ class KlTile {
         std::fill_n(row, index_width, T(0));
         if (j >= x.heads) continue;
         load_row<T>(row, at(x.q.data, shape.dtype, query * x.q.token_stride + j * x.q.head_stride),
-                    shape.dtype, x.head_size, static_cast<T>(x.scale));
+                    shape.dtype, x.head_size, T(1));
         w = load_value<T>(at(x.w.data, shape.dtype, query * x.w.token_stride + j * x.w.head_stride),
                           shape.dtype);
       }
@@ -236,7 +233,7 @@ class KlTile {
       }
       T* tile = group_act(g);
       dot_tile(index_q + head * index_width, group_rows(g), index_k, s_.slots, n, index_width, tile);
-      activate(tile, n, group_rows(g), bias, x.form == ScoreForm::sigmoid);
+      activate(tile, n, group_rows(g), static_cast<T>(x.scale), bias, x.form == ScoreForm::sigmoid);
       for (int r = 0; r < group_rows(g); ++r) {
         const T w = index_w[head + r];
         for (std::int64_t j = 0; j < n; ++j) score[j] += w * tile[tile_index(r, j)];

@@ -26,7 +26,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kHeadsAtOnce = 4;
 
 // One query, ready for scoring: heads in groups of four, coordinates interleaved [group][coordinate][4].
-// For the sigmoid form q and bias carry -log2(e), so that e^-x is a power of two.
+// For the sigmoid form q and bias carry -log2(e), and q the scale, so that e^-x is a power of two. For the
+// ReLU form q is as it came: a product that is exactly 0 stays so, where a scaled and rounded q would make it
+// 1e-7, and the scale follows.
 template <typename T>
 struct ScoreQuery {
   const T* q;     // [groups, head_size, 4]
@@ -46,12 +48,14 @@ ScoreQuery<T> load_score_query(const Indexer& x, DType type, std::int64_t query,
   T* bias = q + groups * kHeadsAtOnce * x.head_size;
   T* w = bias + groups * kHeadsAtOnce;
   std::fill(memory, memory + score_query_size(x), T(0));
-  const T sign = x.form == ScoreForm::sigmoid ? static_cast<T>(-Base<T>::kLogE) : T(1);
+  const bool sigmoid = x.form == ScoreForm::sigmoid;
+  const T sign = sigmoid ? static_cast<T>(-Base<T>::kLogE) : T(1);
+  const T factor = sigmoid ? sign * static_cast<T>(x.scale) : T(1);
   HWY_ALIGN T row[256];
   for (std::int64_t j = 0; j < x.heads; ++j) {
     const std::int64_t group = j / kHeadsAtOnce;
     load_row<T>(row, at(x.q.data, type, query * x.q.token_stride + j * x.q.head_stride), type, x.head_size,
-                sign * static_cast<T>(x.scale));
+                factor);
     for (std::int64_t c = 0; c < x.head_size; ++c)
       q[(group * x.head_size + c) * kHeadsAtOnce + j % kHeadsAtOnce] = row[c];
     w[j] = load_value<T>(at(x.w.data, type, query * x.w.token_stride + j * x.w.head_stride), type);
@@ -77,13 +81,13 @@ HWY_INLINE FloatVec add_sigmoids(FloatVec sum, FloatVec y0, FloatVec y1, float w
 
 template <int kHeads>
 HWY_INLINE void score_columns(const float* HWY_RESTRICT q, const float* HWY_RESTRICT bias,
-                              const float* HWY_RESTRICT w, std::int64_t size, bool sigmoid, bool first,
-                              const float* HWY_RESTRICT strip, const NextStrip& next,
+                              const float* HWY_RESTRICT w, std::int64_t size, bool sigmoid, float scale,
+                              bool first, const float* HWY_RESTRICT strip, const NextStrip& next,
                               float* HWY_RESTRICT scores) {
   const FloatTag d;
   FloatVec acc[kHeads][kColumnsAtOnce];
   for (int h = 0; h < kHeads; ++h) {
-    for (int v = 0; v < kColumnsAtOnce; ++v) acc[h][v] = hn::Set(d, bias[h]);
+    for (int v = 0; v < kColumnsAtOnce; ++v) acc[h][v] = hn::Set(d, sigmoid ? bias[h] : 0.0f);
   }
   for (std::int64_t c = 0; c < size; ++c) {
     next.fetch(c);
@@ -102,7 +106,8 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT q, const float* HWY_REST
       if (h < kHeads) sum = hn::Add(sum, hn::Div(hn::Set(d, w[h]), one_plus_power(acc[h][v])));
     } else {
       for (int h = 0; h < kHeads; ++h) {
-        sum = hn::MulAdd(hn::Set(d, w[h]), at_least(d, 0.0f, acc[h][v]), sum);
+        const FloatVec y = hn::MulAdd(acc[h][v], hn::Set(d, scale), hn::Set(d, bias[h]));
+        sum = hn::MulAdd(hn::Set(d, w[h]), at_least(d, 0.0f, y), sum);
       }
     }
     hn::Store(sum, d, scores + v * kLanes);
@@ -115,6 +120,7 @@ HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, co
   const NextStrip nothing;
   for (std::int64_t i = x.head_size; i < kStrip; ++i) next.fetch(i);  // those that no coordinate brings along
   const bool sigmoid = x.form == ScoreForm::sigmoid;
+  const float scale = static_cast<float>(x.scale);
   for (std::int64_t group = 0; group < head_groups(x); ++group) {
     const float* q = query.q + group * kHeadsAtOnce * x.head_size;
     const float* bias = query.bias + group * kHeadsAtOnce;
@@ -124,19 +130,19 @@ HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, co
     for (std::int64_t i = 0; i < kStrip; i += kColumnsAtOnce * kLanes) {
       switch (heads) {
         case 1:
-          score_columns<1>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+          score_columns<1>(q, bias, w, x.head_size, sigmoid, scale, first, strip + i,
                            i == 0 && first ? next : nothing, scores + i);
           break;
         case 2:
-          score_columns<2>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+          score_columns<2>(q, bias, w, x.head_size, sigmoid, scale, first, strip + i,
                            i == 0 && first ? next : nothing, scores + i);
           break;
         case 3:
-          score_columns<3>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+          score_columns<3>(q, bias, w, x.head_size, sigmoid, scale, first, strip + i,
                            i == 0 && first ? next : nothing, scores + i);
           break;
         default:
-          score_columns<4>(q, bias, w, x.head_size, sigmoid, first, strip + i,
+          score_columns<4>(q, bias, w, x.head_size, sigmoid, scale, first, strip + i,
                            i == 0 && first ? next : nothing, scores + i);
           break;
       }
@@ -146,14 +152,16 @@ HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, co
 
 HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<double>& query, const double* strip,
                             const NextStrip&, double* scores) {
+  const bool sigmoid = x.form == ScoreForm::sigmoid;
   for (std::int64_t i = 0; i < kStrip; ++i) {
     double sum = 0;
     for (std::int64_t j = 0; j < x.heads; ++j) {
       const double* q = query.q + j / kHeadsAtOnce * kHeadsAtOnce * x.head_size + j % kHeadsAtOnce;
-      double y = query.bias[j];
+      double y = sigmoid ? query.bias[j] : 0;
       for (std::int64_t c = 0; c < x.head_size; ++c) y += q[c * kHeadsAtOnce] * strip[c * kStrip + i];
+      if (!sigmoid) y = y * x.scale + query.bias[j];
       // The comparison keeps NaN, which std::max would not.
-      sum += query.w[j] * (x.form == ScoreForm::sigmoid ? 1 / (1 + power(y)) : (y < 0 ? 0 : y));
+      sum += query.w[j] * (sigmoid ? 1 / (1 + power(y)) : (y < 0 ? 0 : y));
     }
     scores[i] = sum;
   }

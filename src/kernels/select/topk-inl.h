@@ -77,25 +77,30 @@ HWY_INLINE Moments<T> moments(const T* HWY_RESTRICT x, std::int64_t n) {
   m.low = hn::GetLane(hn::MinOfLanes(d, low));
   m.high = hn::GetLane(hn::MaxOfLanes(d, high));
   if (m.low == m.high) return m;  // exactly zero, whatever the rounding of the mean
+  // The sum above has an error of some units in the last place of T, and so has the mean: where scores differ
+  // by no more than that, it is as large as their deviation. The differences to it are exact there; their own
+  // mean is what is missing.
   const T mean = static_cast<T>(m.mean);
-  double squares = 0;
+  double squares = 0, differences = 0;
   for (std::int64_t begin = 0; begin < n; begin += kPiece) {
     const std::int64_t end = std::min(n, begin + kPiece);
-    auto sum = hn::Zero(d);
+    auto square = hn::Zero(d), sum = hn::Zero(d);
     std::int64_t i = begin;
     for (; i + lanes <= end; i += lanes) {
       const auto v = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
-      sum = hn::MulAdd(v, v, sum);
+      square = hn::MulAdd(v, v, square);
+      sum = hn::Add(sum, v);
     }
-    double piece = static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+    squares += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, square)));
+    differences += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
     for (; i < end; ++i) {
       const double v = static_cast<double>(x[i] - mean);
-      piece += v * v;
+      squares += v * v;
+      differences += v;
     }
-    squares += piece;
   }
-  // The mean was rounded to T before it was subtracted.
-  const double shift = m.mean - static_cast<double>(mean);
+  const double shift = differences / static_cast<double>(n);
+  m.mean = static_cast<double>(mean) + shift;
   m.variance = std::max(0.0, squares / static_cast<double>(n) - shift * shift);
   if (!std::isfinite(m.variance) || m.variance == 0) extreme_moments(x, n, m);
   return m;
