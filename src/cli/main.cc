@@ -90,7 +90,8 @@ int main(int argc, char** argv) {
     const int status = gsa::cli::main_checked(argc, argv);
     // Buffered text may fail to go out only now; what failed earlier has left its mark on the stream.
     if (!std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      throw gsa::Error("standard output: not all of it could be written (a full disk, or nobody reads it)");
+      std::cerr << "gsa: standard output: not all of it could be written (a full disk, or nobody reads it)\n";
+      return status == 0 ? 1 : status;
     }
     return status;
   } catch (const gsa::UsageError& error) {

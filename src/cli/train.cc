@@ -1,4 +1,5 @@
 // gsa train: trains a language model through its spans.
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -36,8 +37,9 @@ The KL is taken over all visible keys of a sample of the queries (kl_share); kl_
 keys that sparse steps selected, as the paper does. docs/recipe.md has what to choose and what was measured.
 
 output.folder holds checkpoints/step-N (each a model folder), latest (a link to the newest), config.toml, metrics.jsonl
-and tensorboard/. Ctrl-C and SIGTERM finish the step, save and end with status 75; --resume goes on bit for bit. NaN or
-infinity stops before the weights change, with the step and the culprit.
+and tensorboard/. Ctrl-C, SIGTERM, SIGHUP (a closed terminal; not under nohup), SIGXCPU and SIGUSR1 finish the step, save
+and end with status 75; --resume goes on bit for bit. A reader of the output that goes away (`| head`) ends nothing. NaN
+or infinity stops before the weights change, with the step and the culprit.
 
 Examples
   gsa tokenize book.txt --split blank-lines --output data/book
@@ -96,9 +98,10 @@ int train_model(const Options& options) {
     return 0;
   }
   watch_interrupts();
+  std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the training
   TrainDisplay display;
   Trainer trainer(config, options.resume, display.events());
-  std::cout << introduction(trainer) << std::endl;
+  display.show(introduction(trainer) + "\n");
   write_config(trainer.config());
   display.open(trainer);
   bool done = false;
@@ -110,7 +113,8 @@ int train_model(const Options& options) {
   }
   display.close();
   if (done) return 0;
-  std::cout << "interrupted after step " << trainer.step() << "; it is saved, and --resume goes on from it\n";
+  display.show(
+      concat("interrupted after step ", trainer.step(), "; it is saved, and --resume goes on from it\n"));
   return kInterrupted;
 }
 

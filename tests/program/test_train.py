@@ -1,12 +1,14 @@
 """gsa train as a process: kills, signals, a full disk, and what it writes."""
 
 import json
+import os
 import random
 import re
 import resource
 import shutil
 import signal
 import struct
+import subprocess
 import time
 
 import pytest
@@ -86,19 +88,56 @@ def test_kill_at_any_moment(gsa, data):
     assert losses(metrics(gsa)) == losses(metrics(gsa, "whole"))
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_so(gsa, data, which):
-    process = gsa.start(*arguments(output__save_every=0, spans__dense=100000))
+def until_step(process, step):
     for line in process.stdout:
-        if line.startswith("dense 3/"):
-            break
-    process.send_signal(which)
+        if line.startswith(f"dense {step}/"):
+            return
+    raise AssertionError(f"status {process.wait()} before step {step}")
+
+
+# A closed terminal is told twice, by the shell and by the system; a limit of CPU time every second.
+@pytest.mark.parametrize("which, times", [
+    (signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGHUP, 2), (signal.SIGXCPU, 2), (signal.SIGUSR1, 2),
+])
+def test_a_signal_saves_and_says_so(gsa, data, which, times):
+    process = gsa.start(*arguments(output__save_every=0, spans__dense=100000))
+    until_step(process, 3)
+    for _ in range(times):
+        process.send_signal(which)
+        time.sleep(0.005)  # each on its own
     output = process.stdout.read()
     assert process.wait(timeout=60) == 75, output
     assert "--resume" in output
     step = int(re.search(r"interrupted after step (\d+)", output)[1])
     assert newest(gsa).name == f"step-{step:010d}"
     assert (gsa.folder / "run" / "latest").resolve() == newest(gsa)
+
+
+def test_nohup_keeps_a_closed_terminal_away(gsa, data):
+    process = gsa.start(
+        *arguments(output__save_every=0, spans__dense=100000),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    until_step(process, 3)
+    process.send_signal(signal.SIGHUP)
+    until_step(process, 10)
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(timeout=60) == 75
+
+
+# As `gsa train ... | head -1` does.
+def test_a_training_that_nobody_reads_goes_on(gsa, data):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [gsa.path, *map(str, arguments(output__save_every=0))], cwd=gsa.folder, text=True, stdout=writer,
+        stderr=subprocess.PIPE, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    os.close(writer)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count("standard output can no longer be written (Broken pipe); training goes on") == 1
+    assert newest(gsa).name == "step-0000000024" and len(losses(metrics(gsa))) == 24
 
 
 # A limit on the size of files, set while it runs, stands in for a full disk.
