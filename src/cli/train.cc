@@ -49,6 +49,9 @@ Examples
   gsa train next.toml --set model.from=runs/book/latest
   gsa train configs/tiny.toml --set model.layers=6 --set model.d_model=192 --set model.index_head_size=32 ...
 
+Relative paths are taken from the current folder in --set, and from the file's own folder in a configuration file.
+output.folder/config.toml names that folder as "." and data by absolute paths: a run that was moved goes on from there.
+
 Every option, with its default and what it may be, as a configuration file has it; --set takes group.key=value:
 
 )";
@@ -81,9 +84,12 @@ std::string introduction(Trainer& trainer) {
   return text;
 }
 
+// The run is where its file is, also after it was moved; the data stay where they are.
 void write_config(const TrainConfig& config) {
+  TrainConfig written = with_absolute_paths(config);
+  written.output.folder = ".";
   AtomicFile file(std::filesystem::path(config.output.folder) / "config.toml");
-  file.write(to_toml(config));
+  file.write(to_toml(written));
   file.commit();
 }
 
@@ -94,7 +100,7 @@ int train_model(const Options& options) {
   if (options.print) {
     config.resolve();
     config.precision = train::precision_on(config.precision, train::device_by_name(config.device));
-    std::cout << to_toml(config);
+    std::cout << to_toml(with_absolute_paths(config));
     return 0;
   }
   watch_interrupts();
