@@ -1,7 +1,12 @@
 #include "cli/checks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -46,7 +51,14 @@ void check_writable_folder(const std::string& folder) {
   if (!std::filesystem::is_directory(there, error)) {
     bad_file(folder, "a folder that can be made", concat("a file '", there.string(), "' in its way"));
   }
-  check_writable(there / "new");
+  std::string trial = (there / ".gsa-XXXXXX").string();
+  const int descriptor = ::mkstemp(trial.data());
+  if (descriptor < 0) {
+    bad_file(folder, "a folder that can be written to",
+             concat("none: in '", there.string(), "' no file can be made (", std::strerror(errno), ")"));
+  }
+  ::close(descriptor);
+  ::unlink(trial.c_str());
 }
 
 }  // namespace gsa::cli

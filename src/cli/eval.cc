@@ -34,7 +34,7 @@ using namespace gsa::eval;
 struct Options {
   ModelOptions model;  // the folder, and what is changed of its configuration
   std::string data, text, phase, json, plots;
-  bool join = false;
+  bool join = false, ignore_tokenizer = false;
   std::vector<std::string> measures;
   std::vector<std::int64_t> lengths;
   std::int64_t stride = 0, tokens = 0, batch_tokens = 8192;
@@ -79,6 +79,9 @@ void check(const Options& options) {
   if (options.join && options.data.empty()) {
     throw UsageError("--join: expected --data, whose documents it joins, got --text, which is one document");
   }
+  if (options.ignore_tokenizer && options.data.empty()) {
+    throw UsageError("--ignore-tokenizer: expected --data, got --text, which the model's tokenizer reads");
+  }
   check_choice("--device", options.device, {"auto", "cpu", "cuda"});
   check_choice("--dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"});
   for (const std::string& measure : options.measures) {
@@ -116,12 +119,9 @@ std::unique_ptr<Documents> open_documents(const Options& options) {
     return file_document(options.text, data::load_tokenizer(folder));
   }
   auto documents = dataset_documents(options.data, options.join ? Joining::all : Joining::none);
-  // Without a tokenizer of its own the model can only be asked about the size of its vocabulary.
-  if (data::has_tokenizer(folder) &&
-      data::load_tokenizer(folder)->fingerprint() != documents->tokenizer().fingerprint()) {
-    bad_file(options.data, concat("a dataset of the tokenizer in ", folder.string()),
-             concat("one of another tokenizer (gsa tokenize --tokenizer ", folder.string(),
-                    " makes one that fits)"));
+  if (!options.ignore_tokenizer) {
+    data::check_same_tokenizer(folder, options.data, documents->tokenizer().fingerprint(),
+                               "--ignore-tokenizer");
   }
   return documents;
 }
@@ -247,11 +247,6 @@ int evaluate_model(const Options& options) {
   const std::vector<std::int64_t> lengths = lengths_of(options, subject.model->config());
   const bool tables = options.json != "-";
   if (tables) print_heading(options, subject, *documents, lengths, std::cout);
-  if (!options.plots.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.plots, error);
-    if (error) bad_file(options.plots, "a folder that can be made", error.message());
-  }
   std::vector<Report> reports;
   try {
     for (const std::int64_t length : lengths) {
@@ -267,6 +262,9 @@ int evaluate_model(const Options& options) {
     tables ? write_file(options.json, text) : void(std::cout << text);
   }
   if (!options.plots.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.plots, error);
+    if (error) bad_file(options.plots, "a folder that can be made", error.message());
     const std::vector<NamedChart> charts = charts_of(reports);
     const std::filesystem::path folder = options.plots;
     for (const NamedChart& chart : charts) write_file(folder / (chart.name + ".svg"), chart.svg);
@@ -290,6 +288,10 @@ void add_eval(CLI::App& app, Run& run) {
       ->group(kText);
   command
       ->add_flag("--join", options->join, "read the dataset's documents end to end as one, for long windows")
+      ->group(kText);
+  command
+      ->add_flag("--ignore-tokenizer", options->ignore_tokenizer,
+                 "take the dataset's ids for the model's, whatever tokenizer stands in its folder")
       ->group(kText);
   command->add_option("--tokens", options->tokens, "stop after about this many predictions; default: all")
       ->check(positive_whole())

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/process.h"
 #include "core/suggest.h"
 #include "core/usage_error.h"
 #include "gsa/version.h"
@@ -54,6 +55,18 @@ int usage_error(const CLI::App& app, const CLI::App& command, const CLI::ParseEr
   return 2;
 }
 
+// An empty value is one that a script has not filled in; taken for an option that was not given, it would
+// lose what the user asked for. Only an empty prompt means something.
+void check_values(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& value : option->results()) {
+      if (value.empty() && option->get_name() != "--prompt") {
+        throw UsageError(concat(option->get_name(), ": expected a value, got an empty one"));
+      }
+    }
+  }
+}
+
 int main_checked(int argc, char** argv) {
   CLI::App app("gsa: language models with Gated Sparse Attention, version " GSA_VERSION, "gsa");
   app.set_version_flag("--version", GSA_VERSION, "print the version");
@@ -79,6 +92,7 @@ int main_checked(int argc, char** argv) {
     std::cout << app.help();
     return 2;
   }
+  check_values(*app.get_subcommands().front());
   return run();
 }
 
@@ -86,11 +100,13 @@ int main_checked(int argc, char** argv) {
 }  // namespace gsa::cli
 
 int main(int argc, char** argv) {
+  gsa::cli::prepare_process();
   try {
     const int status = gsa::cli::main_checked(argc, argv);
     // Buffered text may fail to go out only now; what failed earlier has left its mark on the stream.
     if (!std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      throw gsa::Error("standard output: not all of it could be written (a full disk, or nobody reads it)");
+      std::cerr << "gsa: standard output: not all of it could be written (a full disk, or nobody reads it)\n";
+      return status == 0 ? 1 : status;
     }
     return status;
   } catch (const gsa::UsageError& error) {

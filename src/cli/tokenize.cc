@@ -36,7 +36,8 @@ struct Options {
 constexpr const char* kLesson = R"(
 A dataset is a folder: token ids in files that are mapped into memory, where documents end, the tokenizer, and
 dataset.json, which is written last: a run that was cut off leaves no dataset. A document stays whole whatever its
-size, and memory does not grow with the input. Blank documents are left out.
+size, and memory does not grow with the input. Blank documents are left out. Checksums are verified when a dataset is
+opened, once for every file until it changes; --check verifies all of them again.
 
 The byte tokenizer (258 ids) needs no training and keeps any input as it is. SentencePiece is trained here with
 --train-tokenizer, or taken from a file (tokenizer.model) or from a dataset or model folder; it reads UTF-8, and bytes

@@ -1,4 +1,5 @@
 // gsa train: trains a language model through its spans.
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -36,8 +37,9 @@ The KL is taken over all visible keys of a sample of the queries (kl_share); kl_
 keys that sparse steps selected, as the paper does. docs/recipe.md has what to choose and what was measured.
 
 output.folder holds checkpoints/step-N (each a model folder), latest (a link to the newest), config.toml, metrics.jsonl
-and tensorboard/. Ctrl-C and SIGTERM finish the step, save and end with status 75; --resume goes on bit for bit. NaN or
-infinity stops before the weights change, with the step and the culprit.
+and tensorboard/. Ctrl-C, SIGTERM, SIGHUP (a closed terminal; not under nohup), SIGXCPU and SIGUSR1 finish the step, save
+and end with status 75; --resume goes on bit for bit. A reader of the output that goes away (`| head`) ends nothing. NaN
+or infinity stops before the weights change, with the step and the culprit.
 
 Examples
   gsa tokenize book.txt --split blank-lines --output data/book
@@ -46,6 +48,9 @@ Examples
   gsa train configs/tiny.toml --set model.system=standard --set spans.dense=300 --set spans.warmup=0 --set spans.sparse=0 ...
   gsa train next.toml --set model.from=runs/book/latest
   gsa train configs/tiny.toml --set model.layers=6 --set model.d_model=192 --set model.index_head_size=32 ...
+
+Relative paths are taken from the current folder in --set, and from the file's own folder in a configuration file.
+output.folder/config.toml names that folder as "." and data by absolute paths: a run that was moved goes on from there.
 
 Every option, with its default and what it may be, as a configuration file has it; --set takes group.key=value:
 
@@ -79,9 +84,12 @@ std::string introduction(Trainer& trainer) {
   return text;
 }
 
+// The run is where its file is, also after it was moved; the data stay where they are.
 void write_config(const TrainConfig& config) {
+  TrainConfig written = with_absolute_paths(config);
+  written.output.folder = ".";
   AtomicFile file(std::filesystem::path(config.output.folder) / "config.toml");
-  file.write(to_toml(config));
+  file.write(to_toml(written));
   file.commit();
 }
 
@@ -92,13 +100,14 @@ int train_model(const Options& options) {
   if (options.print) {
     config.resolve();
     config.precision = train::precision_on(config.precision, train::device_by_name(config.device));
-    std::cout << to_toml(config);
+    std::cout << to_toml(with_absolute_paths(config));
     return 0;
   }
   watch_interrupts();
+  std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the training
   TrainDisplay display;
   Trainer trainer(config, options.resume, display.events());
-  std::cout << introduction(trainer) << std::endl;
+  display.show(introduction(trainer) + "\n");
   write_config(trainer.config());
   display.open(trainer);
   bool done = false;
@@ -110,7 +119,8 @@ int train_model(const Options& options) {
   }
   display.close();
   if (done) return 0;
-  std::cout << "interrupted after step " << trainer.step() << "; it is saved, and --resume goes on from it\n";
+  display.show(
+      concat("interrupted after step ", trainer.step(), "; it is saved, and --resume goes on from it\n"));
   return kInterrupted;
 }
 

@@ -1,10 +1,13 @@
 #include "cli/train_display.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <numeric>
 
@@ -96,14 +99,31 @@ void TrainDisplay::open(train::Trainer& trainer) {
   if (config_.output.tensorboard) board_.emplace(folder / "tensorboard", trainer.step());
 }
 
+// Not by std::cout, which takes a signal that comes while a slow reader is waited for as a failure.
+void TrainDisplay::show(const std::string& text) {
+  for (std::size_t done = 0; done < text.size() && !unread_;) {
+    const ssize_t count = ::write(STDOUT_FILENO, text.data() + done, text.size() - done);
+    if (count >= 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN) {
+      pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+      ::poll(&reader, 1, -1);
+    } else if (errno != EINTR) {
+      unread_ = true;
+      std::cerr << concat("note: standard output can no longer be written (", std::strerror(errno),
+                          "); training goes on, and metrics.jsonl has every step\n");
+    }
+  }
+}
+
 void TrainDisplay::close() {
-  if (live_) std::cout << "\r\033[K" << std::flush;
+  if (live_) show("\r\033[K");
   live_ = false;
 }
 
 void TrainDisplay::line(const std::string& text) {
   close();
-  std::cout << text << std::endl;
+  show(text + "\n");
 }
 
 void TrainDisplay::step(const StepReport& report) {
@@ -122,7 +142,7 @@ void TrainDisplay::step(const StepReport& report) {
     line(summary(report));
   } else if (terminal_) {
     // A summary has single-byte characters only, so that cutting is safe.
-    std::cout << "\r\033[K" << summary(report).substr(0, terminal_width() - 1) << std::flush;
+    show("\r\033[K" + summary(report).substr(0, terminal_width() - 1));
     live_ = true;
   }
 }

@@ -18,6 +18,9 @@ class TrainDisplay {
   // Called by the trainer; open() first.
   train::TrainEvents events();
   void open(train::Trainer& trainer);
+  // To standard output. Where nobody reads it any more (`| head`, a closed terminal) the training goes on: it
+  // is said once on standard error, and what is left to show goes nowhere.
+  void show(const std::string& text);
   // Ends the live line.
   void close();
 
@@ -27,7 +30,7 @@ class TrainDisplay {
   void line(const std::string& text);  // one that stays
   std::string summary(const train::StepReport& report) const;
 
-  bool terminal_ = false, live_ = false;
+  bool terminal_ = false, live_ = false, unread_ = false;
   train::TrainConfig config_;
   torch::Device device_ = torch::kCPU;
   std::optional<train::MetricsLog> log_;

@@ -25,7 +25,9 @@ namespace {
 // Closes at the end of a scope; closing by hand where its result matters.
 class Descriptor {
  public:
-  Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {
+  // O_NONBLOCK: a pipe that nobody writes to would be waited for before it can be seen to be one.
+  Descriptor(const std::filesystem::path& path, int flags)
+      : value_(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK)) {
     if (value_ < 0) system_failure(path, "open it", errno);
   }
   ~Descriptor() { ::close(value_); }
@@ -37,10 +39,17 @@ class Descriptor {
   int value_;
 };
 
+const char* kind_of(mode_t mode) {
+  return S_ISDIR(mode)                    ? "a folder"
+         : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+         : S_ISFIFO(mode)                 ? "a pipe (FIFO)"
+                                          : "a socket";
+}
+
 std::size_t size_of_regular(const std::filesystem::path& path, const Descriptor& descriptor) {
   struct stat info = {};
   if (::fstat(descriptor.get(), &info) != 0) system_failure(path, "look at it", errno);
-  if (!S_ISREG(info.st_mode)) bad_file(path.string(), "a regular file", "something else");
+  if (!S_ISREG(info.st_mode)) bad_file(path.string(), "a regular file", kind_of(info.st_mode));
   return static_cast<std::size_t>(info.st_size);
 }
 
@@ -65,11 +74,7 @@ std::filesystem::path behind_links(std::filesystem::path path) {
 void check_replaceable(const std::filesystem::path& path) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return;
-  bad_file(path.string(), "a regular file, or none yet",
-           S_ISDIR(info.st_mode)                            ? "a folder"
-           : S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode) ? "a device"
-           : S_ISFIFO(info.st_mode)                         ? "a pipe (FIFO)"
-                                                            : "a socket");
+  bad_file(path.string(), "a regular file, or none yet", kind_of(info.st_mode));
 }
 
 }  // namespace

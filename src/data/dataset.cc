@@ -1,5 +1,7 @@
 #include "data/dataset.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -58,17 +60,57 @@ std::string plain_name(const std::string& name, const std::string& manifest) {
   return name;
 }
 
-void check_bytes(const std::filesystem::path& path, const MappedFile& file, std::int64_t expected,
-                 std::uint32_t crc, bool verify) {
+// What is remembered of a file whose checksum was right. The time of its last change (ctime) is one that
+// copying does not bring along and that nobody can set.
+Json facts_of(const std::filesystem::path& path, std::uint32_t crc) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0) return {};
+  return {{"bytes", info.st_size},
+          {"changed_ns", std::int64_t(info.st_ctim.tv_sec) * 1'000'000'000 + info.st_ctim.tv_nsec},
+          {"crc32c", crc}};
+}
+
+Json read_verified(const std::filesystem::path& path) {
+  try {
+    return parse_json(read_file(path, kMaxManifestBytes), path.string());
+  } catch (const Error&) {
+    return {};  // none, or none that can be read: everything is verified
+  }
+}
+
+void verify_checksums(const std::filesystem::path& folder, const std::vector<Shard>& shards, bool again) {
+  const std::filesystem::path memory = folder / ".verified.json";
+  const Json before = again ? Json() : read_verified(memory);
+  Json verified = Json::object();
+  const auto verify = [&](const std::string& name, std::uint32_t crc) {
+    const std::filesystem::path path = folder / name;
+    const Json facts = facts_of(path, crc);  // taken before the file is read: what changes it later shows
+    verified[name] = facts;
+    if (before.is_object() && before.contains(name) && before[name] == facts) return;
+    const std::uint32_t found = crc32c(MappedFile(path).bytes());
+    if (found != crc) {
+      bad_file(path.string(), concat("checksum ", crc, ", as dataset.json says"),
+               concat(found, ": the file is damaged"));
+    }
+  };
+  for (const Shard& shard : shards) {
+    verify(shard.tokens_file, shard.tokens_crc);
+    verify(shard.documents_file, shard.documents_crc);
+  }
+  if (verified == before) return;
+  try {
+    AtomicFile file(memory);
+    file.write(verified.dump(1) + "\n");
+    file.commit();
+  } catch (const Error&) {
+    // A folder that is only read cannot remember.
+  }
+}
+
+void check_size(const std::filesystem::path& path, const MappedFile& file, std::int64_t expected) {
   const std::int64_t size = static_cast<std::int64_t>(file.bytes().size());
   if (size != expected)
     bad_file(path.string(), concat(expected, " bytes, as dataset.json says"), concat(size));
-  if (!verify) return;
-  const std::uint32_t found = crc32c(file.bytes());
-  if (found != crc) {
-    bad_file(path.string(), concat("checksum ", crc, ", as dataset.json says"),
-             concat(found, ": the file is damaged"));
-  }
 }
 
 std::int64_t end_of(const MappedFile& ends, std::int64_t document) {
@@ -135,30 +177,32 @@ Dataset::Dataset(const std::filesystem::path& folder, bool verify) : folder_(fol
   token_bytes_ = manifest.token_bytes;
   bytes_per_token_ = static_cast<double>(manifest.text_bytes) / static_cast<double>(manifest.tokens);
   shards_.reserve(manifest.shards.size());
-  for (const Shard& shard : manifest.shards) add_shard(shard, verify);
+  for (const Shard& shard : manifest.shards) add_shard(shard);
+  verify_checksums(folder, manifest.shards, verify);
+  for (std::size_t i = 0; i < shards_.size(); ++i) check_ends(shards_[i], manifest.shards[i]);
 }
 
-void Dataset::add_shard(const Shard& shard, bool verify) {
+void Dataset::add_shard(const Shard& shard) {
   const auto tokens_path = folder_ / shard.tokens_file, ends_path = folder_ / shard.documents_file;
   shards_.push_back(
       {MappedFile(tokens_path), MappedFile(ends_path), documents_, shard.documents, tokens_path.string()});
-  const Open& open = shards_.back();
-  check_bytes(tokens_path, open.tokens, shard.tokens * token_bytes_, shard.tokens_crc, verify);
-  check_bytes(ends_path, open.ends, shard.documents * 8, shard.documents_crc, verify);
+  check_size(tokens_path, shards_.back().tokens, shard.tokens * token_bytes_);
+  check_size(ends_path, shards_.back().ends, shard.documents * 8);
+  tokens_ += shard.tokens;
+  documents_ += shard.documents;
+}
+
+void Dataset::check_ends(const Open& open, const Shard& shard) const {
+  const std::string name = (folder_ / shard.documents_file).string();
   std::int64_t before = 0;
   for (std::int64_t i = 0; i < shard.documents; ++i) {
     const std::int64_t end = end_of(open.ends, i);
     if (end <= before || end > shard.tokens) {
-      bad_file(ends_path.string(), concat("growing ends up to ", shard.tokens),
-               concat(end, " after ", before));
+      bad_file(name, concat("growing ends up to ", shard.tokens), concat(end, " after ", before));
     }
     before = end;
   }
-  if (before != shard.tokens) {
-    bad_file(ends_path.string(), concat("a last end of ", shard.tokens), concat(before));
-  }
-  tokens_ += shard.tokens;
-  documents_ += shard.documents;
+  if (before != shard.tokens) bad_file(name, concat("a last end of ", shard.tokens), concat(before));
 }
 
 Dataset::Place Dataset::place(std::int64_t document) const {

@@ -4,6 +4,7 @@
 //   tokens-00000.bin      ids, 2 bytes each where the vocabulary fits, else 4; little endian
 //   documents-00000.bin   for each document of the shard the number of ids up to its end, 8 bytes each
 //   tokenizer.model, tokenizer_config.json
+//   .verified.json        which of the files have been read whole and had the right checksum
 //
 // A document is the ids of a text between the tokenizer's marks (bos ... eos). Shards are mapped, not read.
 #pragma once
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "core/file.h"
+#include "core/folder_lock.h"
 #include "core/parallel.h"
 #include "data/tokenizer.h"
 
@@ -34,9 +36,9 @@ class DatasetWriter {
  public:
   static constexpr std::int64_t kShardTokens = 256 << 20;
 
-  // The folder is made where it is missing; one that already holds a dataset is refused. Shards that a killed
-  // run left there are removed.
-  // parallel: encodes several pieces at a time; what is written does not depend on it.
+  // The folder is made where it is missing, and taken until the end of this object (core/folder_lock.h); one
+  // that already holds a dataset is refused. Shards that a killed run left there are removed. parallel:
+  // encodes several pieces at a time; what is written does not depend on it.
   DatasetWriter(std::filesystem::path folder, const Tokenizer& tokenizer,
                 std::int64_t shard_tokens = kShardTokens, const Parallel& parallel = serial());
   ~DatasetWriter();
@@ -72,12 +74,12 @@ class DatasetWriter {
   std::unique_ptr<Open> open_;
   std::vector<Shard> shards_;
   const Parallel& parallel_;
+  FolderLock lock_;
   std::vector<Piece> waiting_;
   std::size_t waiting_bytes_ = 0;
   std::vector<std::uint16_t> narrow_;
   std::int64_t tokens_ = 0, documents_ = 0, bytes_ = 0;
   bool in_document_ = false;  // of what is written
-  bool made_folder_ = false;
   bool finished_ = false;
 };
 
@@ -96,7 +98,9 @@ DatasetManifest parse_manifest(std::string_view text, const std::string& name);
 
 class Dataset {
  public:
-  // Checks dataset.json, the files' sizes and the documents' ends; with verify also every checksum.
+  // Checks dataset.json, the files' sizes, their checksums and the documents' ends. A checksum costs reading
+  // the whole file: the folder remembers, where it can be written to, those that were right, and until a file
+  // changes it is not read for that again; with verify it is.
   explicit Dataset(const std::filesystem::path& folder, bool verify = false);
 
   std::int64_t tokens() const { return tokens_; }
@@ -126,7 +130,8 @@ class Dataset {
     const Open* shard;
     std::int64_t begin, end;  // ids within the shard
   };
-  void add_shard(const Shard& shard, bool verify);
+  void add_shard(const Shard& shard);
+  void check_ends(const Open& open, const Shard& shard) const;
   Place place(std::int64_t document) const;
 
   std::filesystem::path folder_;

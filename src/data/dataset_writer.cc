@@ -79,15 +79,13 @@ DatasetWriter::DatasetWriter(std::filesystem::path folder, const Tokenizer& toke
       tokenizer_(tokenizer),
       shard_tokens_(shard_tokens),
       token_bytes_(tokenizer.vocab_size() <= std::numeric_limits<std::uint16_t>::max() + 1 ? 2 : 4),
-      parallel_(parallel) {
+      parallel_(parallel),
+      lock_(folder_, "one that makes a dataset in it") {
   std::error_code error;
   if (std::filesystem::exists(folder_ / "dataset.json", error)) {
     bad_file(folder_.string(), "a folder without a dataset (remove it, or choose another)",
              "dataset.json in it");
   }
-  made_folder_ = !std::filesystem::exists(folder_, error);
-  std::filesystem::create_directories(folder_, error);
-  if (error) bad_file(folder_.string(), "a folder that can be made", error.message());
   std::vector<std::filesystem::path> left_over;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     if (is_left_over(entry.path().filename().string())) left_over.push_back(entry.path());
@@ -103,7 +101,6 @@ DatasetWriter::~DatasetWriter() {
     std::filesystem::remove(folder_ / shard.tokens_file, ignored);
     std::filesystem::remove(folder_ / shard.documents_file, ignored);
   }
-  if (made_folder_) std::filesystem::remove(folder_, ignored);  // only where it is empty
 }
 
 void DatasetWriter::add_document(std::string_view text) {

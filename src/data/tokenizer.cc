@@ -25,6 +25,24 @@ bool has_tokenizer(const std::filesystem::path& folder) {
          (std::filesystem::is_regular_file(config_file) && tokenizer_class(config_file) == kByteClass);
 }
 
+void check_same_tokenizer(const std::filesystem::path& model, const std::filesystem::path& dataset,
+                          std::uint32_t fingerprint, const char* option) {
+  if (has_tokenizer(model)) {
+    if (load_tokenizer(model)->fingerprint() == fingerprint) return;
+    bad_file(dataset.string(), concat("a dataset of the tokenizer in ", model.string()),
+             concat("one of another tokenizer (gsa tokenize --tokenizer ", model.string(),
+                    " makes one that fits; ", option, " takes this one as it is)"));
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "merges.txt",
+                           "spiece.model", "tiktoken.model"}) {
+    if (!std::filesystem::exists(model / name)) continue;
+    bad_file(dataset.string(), concat("a dataset of the model's tokenizer, ", (model / name).string()),
+             concat("one whose ids cannot be compared with it: gsa reads tokenizer.model and its own byte "
+                    "tokenizer (",
+                    option, " takes the ids for the model's)"));
+  }
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source) {
   if (source == "bytes") return byte_tokenizer();
   if (std::filesystem::is_regular_file(source)) {

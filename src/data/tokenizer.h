@@ -51,6 +51,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source);
 // kind.
 bool has_tokenizer(const std::filesystem::path& folder);
 
+// Refuses a dataset whose ids would mean other words to a model: its tokenizer is not the one in the model's
+// folder, or that one is of a kind which cannot be read here (tokenizer.json of Hugging Face). A folder
+// without any tokenizer says nothing. fingerprint: of the dataset's tokenizer; option: what lets the user
+// have it so.
+void check_same_tokenizer(const std::filesystem::path& model, const std::filesystem::path& dataset,
+                          std::uint32_t fingerprint, const char* option);
+
 struct SentencePieceTraining {
   std::vector<std::string> lines;  // what it learns from (LineSample draws them from any amount of text)
   std::int64_t vocab_size = 32768;

@@ -1,14 +1,8 @@
 #include "train/checkpoint.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <map>
 
 #include "core/crc32c.h"
@@ -34,6 +28,14 @@ std::optional<std::int64_t> step_of_name(const std::string& name) {
   const auto [stop, error] = std::from_chars(name.data() + sizeof(kPrefix) - 1, end, step);
   if (error != std::errc() || stop != end || name != name_of_step(step)) return std::nullopt;
   return step;
+}
+
+// What is in a folder; nothing where it has not been made yet.
+std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  if (!std::filesystem::exists(folder)) return found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) found.push_back(entry.path());
+  return found;
 }
 
 void write_json(const std::filesystem::path& path, const OrderedJson& json) {
@@ -78,34 +80,21 @@ void write_tensors(const std::filesystem::path& path, const NamedTensors& tensor
 }  // namespace
 
 Checkpoints::Checkpoints(const std::filesystem::path& run_folder, std::int64_t keep_last)
-    : run_(run_folder), folder_(run_folder / "checkpoints"), keep_last_(keep_last) {
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) bad_file(folder_.string(), "a folder that can be made", error.message());
-  const std::filesystem::path lock = run_ / ".lock";
-  lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) bad_file(lock.string(), "a file that can be written", std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {  // the system lets go of it when the process ends
-    ::close(lock_);
-    throw Error(
-        concat("folder '", run_.string(), "': expected no other run in it, got one that is training"));
+    : run_(run_folder),
+      folder_(run_folder / "checkpoints"),
+      keep_last_(keep_last),
+      lock_(run_folder, "one that is training") {
+  for (const auto& path : entries(folder_)) {
+    if (path.filename().string().starts_with(concat(".", kPrefix))) std::filesystem::remove_all(path);
   }
-  std::vector<std::filesystem::path> left_over;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(concat(".", kPrefix))) left_over.push_back(entry.path());
-  }
-  for (const auto& path : left_over) std::filesystem::remove_all(path);
 }
-
-Checkpoints::~Checkpoints() { ::close(lock_); }
 
 std::filesystem::path Checkpoints::folder(std::int64_t step) const { return folder_ / name_of_step(step); }
 
 std::vector<std::int64_t> Checkpoints::steps() const {
   std::vector<std::int64_t> found;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    if (const auto step = step_of_name(entry.path().filename().string())) found.push_back(*step);
+  for (const auto& path : entries(folder_)) {
+    if (const auto step = step_of_name(path.filename().string())) found.push_back(*step);
   }
   std::ranges::sort(found);
   return found;
@@ -121,15 +110,13 @@ void Checkpoints::save(std::int64_t step,
   }
   try {
     std::filesystem::remove_all(partial);
-    std::filesystem::create_directory(partial);
+    std::filesystem::create_directories(partial);
     write_model(partial);
     write_tensors(partial / "optimizer.safetensors", optimizer);
     write_json(partial / "state.json", state);
     OrderedJson files = OrderedJson::object();
     std::map<std::string, std::filesystem::path> sorted;
-    for (const auto& entry : std::filesystem::directory_iterator(partial)) {
-      sorted[entry.path().filename().string()] = entry.path();
-    }
+    for (const auto& path : entries(partial)) sorted[path.filename().string()] = path;
     for (const auto& [name, path] : sorted) {
       const MappedFile file(path);
       files[name] = {{"bytes", file.bytes().size()}, {"crc32c", crc32c(file.bytes())}};

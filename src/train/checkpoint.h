@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/folder_lock.h"
 #include "core/json.h"
 
 namespace gsa::train {
@@ -27,12 +28,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 class Checkpoints {
  public:
-  // Takes the run's folder for itself until the end of this object: a second one on it throws, in this
-  // process or in another. What a killed run left half written is removed.
+  // Takes the run's folder for itself until the end of this object (core/folder_lock.h). What a killed run
+  // left half written is removed.
   Checkpoints(const std::filesystem::path& run_folder, std::int64_t keep_last);
-  ~Checkpoints();
-  Checkpoints(const Checkpoints&) = delete;
-  Checkpoints& operator=(const Checkpoints&) = delete;
 
   // Writes one of a step that has none yet: write_model puts the model's files into the folder it is given.
   // Older ones beyond keep_last go away after the new one is in place.
@@ -60,7 +58,7 @@ class Checkpoints {
  private:
   std::filesystem::path run_, folder_;  // <run>, <run>/checkpoints
   std::int64_t keep_last_;
-  int lock_ = -1;
+  FolderLock lock_;
 };
 
 }  // namespace gsa::train

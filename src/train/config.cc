@@ -102,12 +102,19 @@ const Option& find(const std::vector<Option>& options, const std::string& key) {
                           with_suggestion(key, keys)));
 }
 
-void read_value(const toml::node& node, const std::string& key, const std::vector<Option>& options) {
+std::string placed(const std::filesystem::path& folder, const std::string& path) {
+  if (path.empty() || folder.empty()) return path;
+  const std::filesystem::path whole = (folder / path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).string();  // "run/." is "run"
+}
+
+void read_value(const toml::node& node, const std::string& key, const std::vector<Option>& options,
+                const std::filesystem::path& folder) {
   const Option& option = find(options, key);
   if (const auto* flag = node.as_boolean()) {
     assign(option, flag->get());
   } else if (const auto* text = node.as_string()) {
-    assign(option, text->get());
+    assign(option, option.path ? placed(folder, text->get()) : text->get());
   } else if (const auto* whole = node.as_integer()) {
     assign(option, static_cast<double>(whole->get()), concat(whole->get()));
   } else if (const auto* real = node.as_floating_point()) {
@@ -118,12 +125,12 @@ void read_value(const toml::node& node, const std::string& key, const std::vecto
 }
 
 void read_table(const toml::table& table, const std::string& prefix, const std::vector<Option>& options,
-                const std::string& file) {
+                const std::string& file, const std::filesystem::path& folder) {
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     const toml::table* const inner = node.as_table();
     if (inner != nullptr && !inner->empty()) {
-      read_table(*inner, key + ".", options, file);
+      read_table(*inner, key + ".", options, file, folder);
       continue;
     }
     const bool known_group = inner != nullptr && std::ranges::any_of(options, [&](const Option& option) {
@@ -131,7 +138,7 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
                              });
     if (known_group) continue;  // an empty group says nothing
     try {
-      read_value(node, key, options);
+      read_value(node, key, options, folder);
     } catch (const UsageError& error) {
       throw UsageError(concat("file '", file, "', line ", node.source().begin.line, ": ", error.what()));
     }
@@ -153,6 +160,9 @@ std::vector<Option> options_of(TrainConfig& c) {
   const auto text = [](const char* key, std::string& target, const char* help) {
     return Option{key, &target, help};
   };
+  const auto path = [](const char* key, std::string& target, const char* help) {
+    return Option{key, &target, help, 0, 0, {}, true};
+  };
   const auto or_empty = [](std::vector<std::string> names) {
     names.insert(names.begin(), "");
     return names;
@@ -160,7 +170,9 @@ std::vector<Option> options_of(TrainConfig& c) {
   const auto choice = [](const char* key, std::string& target, std::vector<std::string> choices,
                          const char* help) { return Option{key, &target, help, 0, 0, std::move(choices)}; };
   return {
-      text("model.from", c.model.from, "start from this model folder; empty: from scratch"),
+      path("model.from", c.model.from, "start from this model folder; empty: from scratch"),
+      flag("model.ignore_tokenizer", c.model.ignore_tokenizer,
+           "take the dataset's ids for the model's, whatever tokenizer stands in model.from"),
       choice("model.preset", c.model.preset, or_empty(nn::ModelConfig::preset_names()),
              "sizes of a model from scratch; empty: tiny"),
       choice(
@@ -215,8 +227,8 @@ std::vector<Option> options_of(TrainConfig& c) {
              "has goes on"),
       real("model.yarn_factor", c.model.yarn_factor, 0, 1024,
            "YaRN to this many times the trained length; 1: none; 0: as it is"),
-      text("data.train", c.data.train, "dataset folder (gsa tokenize makes one)"),
-      text("data.validation", c.data.validation, "dataset folder for validation; empty: none"),
+      path("data.train", c.data.train, "dataset folder (gsa tokenize makes one)"),
+      path("data.validation", c.data.validation, "dataset folder for validation; empty: none"),
       whole("data.length", c.data.length, 1, 1 << 24,
             "tokens a row; from scratch also the length that the model is meant for"),
       whole("data.seed", c.data.seed, 0, kMany, "of the order of documents"),
@@ -248,7 +260,7 @@ std::vector<Option> options_of(TrainConfig& c) {
            "leave out steps whose loss or gradient norm is a spike"),
       whole("guard.window", c.guard.window, 8, 1 << 20, "steps that a spike is judged by"),
       real("guard.sigmas", c.guard.sigmas, 1, 1e6, "a spike lies this many deviations above their mean"),
-      text("output.folder", c.output.folder, "where checkpoints and logs go"),
+      path("output.folder", c.output.folder, "where checkpoints and logs go"),
       whole("output.save_every", c.output.save_every, 0, kMany,
             "steps between checkpoints; 0: only at the end"),
       whole("output.keep_last", c.output.keep_last, 1, 1 << 20, "checkpoints that are kept"),
@@ -326,10 +338,11 @@ void set_option(TrainConfig& config, const std::string& assignment) {
 }
 
 void read_toml(TrainConfig& config, const std::filesystem::path& file) {
-  read_toml_text(config, read_file(file, kMaxConfigBytes), file.string());
+  read_toml_text(config, read_file(file, kMaxConfigBytes), file.string(), file.parent_path());
 }
 
-void read_toml_text(TrainConfig& config, const std::string& text, const std::string& file) {
+void read_toml_text(TrainConfig& config, const std::string& text, const std::string& file,
+                    const std::filesystem::path& folder) {
   toml::table table;
   try {
     table = toml::parse(text, file);
@@ -337,7 +350,16 @@ void read_toml_text(TrainConfig& config, const std::string& text, const std::str
     throw Error(concat("file '", file, "', line ", error.source().begin.line,
                        ": expected TOML, got an error: ", error.description()));
   }
-  read_table(table, "", options_of(config), file);
+  read_table(table, "", options_of(config), file, folder);
+}
+
+TrainConfig with_absolute_paths(TrainConfig config) {
+  for (const Option& option : options_of(config)) {
+    if (!option.path) continue;
+    std::string& text = **std::get_if<std::string*>(&option.target);
+    text = placed(std::filesystem::current_path(), text);
+  }
+  return config;
 }
 
 std::string to_toml(const TrainConfig& config) {
@@ -397,6 +419,9 @@ void TrainConfig::resolve() {
   } else {
     if (model.preset.empty()) model.preset = "tiny";
     if (model.system.empty()) model.system = "gsa";
+  }
+  if (model.ignore_tokenizer && model.from.empty()) {
+    refuse_because("model.ignore_tokenizer", "model.from beside it, whose tokenizer it is about", "none");
   }
   if (!nn::parts_of_share(kl_share)) refuse_because("kl_share", nn::kShareExpected, number_text(kl_share));
   if (model.yarn_factor > 0 && model.yarn_factor < 1) {

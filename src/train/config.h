@@ -16,6 +16,7 @@ namespace gsa::train {
 struct TrainConfig {
   struct {
     std::string from;                                         // a model's folder; empty: from scratch
+    bool ignore_tokenizer = false;                            // of that folder
     std::string preset, system;                               // empty: see resolve()
     std::string value_gate, output_gate, score_form, budget;  // empty: as the system has it
     std::int64_t k_base = 0, k_min = 0, k_max = 0;            // 0: as the preset or the folder has it
@@ -102,6 +103,7 @@ struct Option {
   std::string help;
   double low = 0, high = 0;               // of numbers
   std::vector<std::string> choices = {};  // of text; empty: any text
+  bool path = false;                      // text that names a file or a folder
 
   std::string type() const;   // "a number", "a whole number", "true or false", "text"
   std::string value() const;  // as TOML writes it
@@ -114,9 +116,15 @@ std::vector<Option> options_of(TrainConfig& config);
 // expected.
 void set_option(TrainConfig& config, const std::string& assignment);
 
+// A relative path in the file is taken from the file's own folder: a run that is moved, config.toml and all,
+// is still the run that its file means.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
-// file: for messages.
-void read_toml_text(TrainConfig& config, const std::string& text, const std::string& file);
+// file: for messages. folder: where relative paths begin; empty: at the current one.
+void read_toml_text(TrainConfig& config, const std::string& text, const std::string& file,
+                    const std::filesystem::path& folder = {});
+
+// Every path from the root on: as it has to stand in a file that may be read from anywhere.
+TrainConfig with_absolute_paths(TrainConfig config);
 
 // The whole configuration as TOML that read_toml() takes.
 std::string to_toml(const TrainConfig& config);

@@ -100,19 +100,6 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
   checkpoints_.link_latest(*newest);  // it may point to a damaged one that has been removed
 }
 
-// Ids of another tokenizer would mean other words to a trained model. Without a tokenizer beside it the size
-// of the vocabulary is all that can be compared.
-void Trainer::check_tokenizer_of(const std::filesystem::path& model) const {
-  if (!data::has_tokenizer(model) ||
-      data::load_tokenizer(model)->fingerprint() == data_.tokenizer_fingerprint()) {
-    return;
-  }
-  bad_file(
-      config_.data.train,
-      concat("a dataset of the tokenizer in ", model.string(), ", which model.from names"),
-      concat("one of another tokenizer (gsa tokenize --tokenizer ", model.string(), " makes one that fits)"));
-}
-
 void Trainer::build_model(const std::filesystem::path& from, bool resume) {
   const std::int64_t vocabulary = tokenizer_->vocab_size();
   std::optional<nn::ModelConfig> stored;  // of a folder that is not this run's own
@@ -128,7 +115,10 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
                             .dtype = DType::f32,
                             .device = torch::kCPU};
     if (!resume) {  // a checkpoint is already what the options made of the folder
-      check_tokenizer_of(from);
+      if (!config_.model.ignore_tokenizer) {
+        data::check_same_tokenizer(from, config_.data.train, data_.tokenizer_fingerprint(),
+                                   "model.ignore_tokenizer=true");
+      }
       stored = nn::load_config(from);
       options.config = config_.model_config(vocabulary, stored);
       options.missing = nn::MissingParts::initialise_and_fold;

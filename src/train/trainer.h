@@ -111,7 +111,6 @@ class Trainer {
 
   nn::Phase phase_of(std::int64_t step) const;
   nn::Phase phase_of_last_step() const;
-  void check_tokenizer_of(const std::filesystem::path& model) const;
   void build_model(const std::filesystem::path& from, bool resume);
   void choose_indexer_start(const std::optional<nn::ModelConfig>& stored);
   void take_note(const std::string& note);  // empty: none

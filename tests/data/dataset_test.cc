@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <set>
 
@@ -184,7 +185,7 @@ TEST(Dataset, DamageIsNamed) {
     std::string bytes = read_file(place / "tokens-00000.bin", 1 << 20);
     bytes[2] ^= 1;
     write_text(place / "tokens-00000.bin", bytes);
-    EXPECT_EQ(complaint(place), "");
+    EXPECT_NE(complaint(place).find("damaged"), std::string::npos);
     EXPECT_NE(complaint(place, true).find("damaged"), std::string::npos);
   }
   {
@@ -192,6 +193,8 @@ TEST(Dataset, DamageIsNamed) {
     std::string bytes = read_file(place / "tokens-00000.bin", 1 << 20);
     bytes[3] = '\x7f';
     write_text(place / "tokens-00000.bin", bytes);
+    change_manifest(
+        place, [&](Json& m) { m["shards"][0]["tokens_crc32c"] = crc32c(std::as_bytes(std::span(bytes))); });
     const Dataset dataset(place);
     std::vector<std::int64_t> ids(2);
     EXPECT_THROW(dataset.read(0, 0, ids), Error);
@@ -201,8 +204,53 @@ TEST(Dataset, DamageIsNamed) {
     std::string bytes = read_file(place / "documents-00000.bin", 1 << 20);
     bytes[7] = '\x40';
     write_text(place / "documents-00000.bin", bytes);
-    EXPECT_NE(complaint(place).find("documents-00000.bin"), std::string::npos);
+    change_manifest(place, [&](Json& m) {
+      m["shards"][0]["documents_crc32c"] = crc32c(std::as_bytes(std::span(bytes)));
+    });
+    EXPECT_NE(complaint(place).find("documents-00000.bin': expected growing ends"), std::string::npos);
   }
+}
+
+// What was right is not read again until the file changes, or dataset.json expects something else.
+TEST(Dataset, RightChecksumsAreRemembered) {
+  const TemporaryFolder folder;
+  const auto place = folder / "d", memory = place / ".verified.json";
+  write_small(place, 14);
+  EXPECT_EQ(complaint(place), "");
+  Json first = parse_json(read_file(memory, 1 << 20), "memory");
+  EXPECT_EQ(first.size(), 6u);  // three shards of two files
+  // A memory that calls damage right is believed: it is not looked at.
+  std::string bytes = read_file(place / "tokens-00001.bin", 1 << 20);
+  bytes[2] ^= 1;
+  write_text(place / "tokens-00001.bin", bytes);
+  EXPECT_NE(complaint(place).find("tokens-00001.bin"), std::string::npos);
+  struct stat info = {};
+  ASSERT_EQ(::stat((place / "tokens-00001.bin").c_str(), &info), 0);
+  first["tokens-00001.bin"]["changed_ns"] = info.st_ctim.tv_sec * 1'000'000'000 + info.st_ctim.tv_nsec;
+  write_text(memory, first.dump());
+  EXPECT_EQ(complaint(place), "");
+  EXPECT_NE(complaint(place, true).find("damaged"), std::string::npos);
+  // Nothing that stands there instead of a memory does harm.
+  for (const char* text : {"", "[]", "{\"tokens-00001.bin\": 3}"}) {
+    write_text(memory, text);
+    EXPECT_NE(complaint(place).find("damaged"), std::string::npos) << text;
+  }
+}
+
+TEST(Dataset, OneWriterAtATime) {
+  const TemporaryFolder folder;
+  const auto tokenizer = byte_tokenizer();
+  {
+    DatasetWriter writer(folder / "a/b", *tokenizer);
+    writer.add_document("the first");
+    EXPECT_THROW(DatasetWriter(folder / "a/b", *tokenizer), Error);
+    writer.finish();
+    EXPECT_THROW(DatasetWriter(folder / "a/b", *tokenizer), Error);
+  }
+  EXPECT_EQ(text_of(Dataset(folder / "a/b"), 0), "the first");
+  EXPECT_FALSE(std::filesystem::exists(folder / "a/b/.lock"));
+  { DatasetWriter(folder / "c/d", *tokenizer); }
+  EXPECT_FALSE(std::filesystem::exists(folder / "c"));  // all that it made
 }
 
 TEST(Dataset, ManifestIsStrict) {

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import struct
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -218,6 +219,37 @@ def test_data_of_another_tokenizer_is_refused(trained):
     assert "at most 258" in evaluate(trained, "bare", "--data", "pieces", status=1)
     assert "perplexity" in evaluate(trained, "bare", "--data", "data")
     assert "expected a tokenizer" in evaluate(trained, "bare", "--text", "words.txt", status=1)
+    # A tokenizer that cannot be read here is one all the same.
+    (bare / "tokenizer.json").write_text("{}", encoding="utf-8")
+    output = evaluate(trained, "bare", "--data", "data", status=1)
+    assert "bare/tokenizer.json" in output and "cannot be compared" in output and "--ignore-tokenizer" in output
+    assert "perplexity" in evaluate(trained, "bare", "--data", "data", "--ignore-tokenizer")
+    assert "--ignore-tokenizer: expected --data" in evaluate(
+        trained, "bare", "--text", "words.txt", "--ignore-tokenizer", status=2
+    )
+
+
+def test_weights_that_are_not_finite_are_an_error(trained):
+    broken = trained.folder / "broken"
+    shutil.copytree(trained.folder / MODEL, broken)
+    file = broken / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    (size,) = struct.unpack_from("<Q", content)
+    begin = json.loads(content[8 : 8 + size])["model.norm.weight"]["data_offsets"][0]
+    struct.pack_into("<f", content, 8 + size + begin, math.nan)
+    file.write_bytes(content)
+    for measure in ("perplexity", "sinks", "selection"):
+        output = evaluate(trained, "broken", "--data", "data", "--measure", measure, "--plots", "none", status=1)
+        assert "expected finite numbers, got NaN or infinity" in output and "model.norm.weight" in output
+    assert not (trained.folder / "none").exists()
+
+
+def test_weights_in_a_pipe_are_not_waited_for(trained):
+    piped = trained.folder / "piped"
+    shutil.copytree(trained.folder / MODEL, piped)
+    (piped / "model.safetensors").unlink()
+    os.mkfifo(piped / "model.safetensors")
+    assert "got a pipe (FIFO)" in evaluate(trained, "piped", "--data", "data", status=1)
 
 
 @pytest.mark.parametrize("system", ["standard", "sparse-only", "gated-only"])

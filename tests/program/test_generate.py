@@ -205,11 +205,12 @@ def test_a_prompt_that_cannot_fit_is_refused_with_the_numbers(gsa, model):
     assert re.search(r"100,?00\d tokens", output) and "1.00 MiB" in output, output
 
 
-def test_interrupts_end_it_cleanly(gsa, model):
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGHUP])
+def test_interrupts_end_it_cleanly(gsa, model, which):
     process = gsa.start("generate", model, "--prompt", "the", "-n", 50000, "--yarn", 1, "--ignore-eos",
                         "--save-cache", "kept.cache")
     seen = process.stdout.read(40)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(which)
     seen += process.stdout.read()
     assert process.wait(timeout=60) == 75, seen
     assert "interrupted; what was generated stays" in seen

@@ -1,12 +1,14 @@
 """gsa train as a process: kills, signals, a full disk, and what it writes."""
 
 import json
+import os
 import random
 import re
 import resource
 import shutil
 import signal
 import struct
+import subprocess
 import time
 
 import pytest
@@ -86,13 +88,23 @@ def test_kill_at_any_moment(gsa, data):
     assert losses(metrics(gsa)) == losses(metrics(gsa, "whole"))
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_so(gsa, data, which):
-    process = gsa.start(*arguments(output__save_every=0, spans__dense=100000))
+def until_step(process, step):
     for line in process.stdout:
-        if line.startswith("dense 3/"):
-            break
-    process.send_signal(which)
+        if line.startswith(f"dense {step}/"):
+            return
+    raise AssertionError(f"status {process.wait()} before step {step}")
+
+
+# A closed terminal is told twice, by the shell and by the system; a limit of CPU time every second.
+@pytest.mark.parametrize("which, times", [
+    (signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGHUP, 2), (signal.SIGXCPU, 2), (signal.SIGUSR1, 2),
+])
+def test_a_signal_saves_and_says_so(gsa, data, which, times):
+    process = gsa.start(*arguments(output__save_every=0, spans__dense=100000))
+    until_step(process, 3)
+    for _ in range(times):
+        process.send_signal(which)
+        time.sleep(0.005)  # each on its own
     output = process.stdout.read()
     assert process.wait(timeout=60) == 75, output
     assert "--resume" in output
@@ -101,10 +113,37 @@ def test_a_signal_saves_and_says_so(gsa, data, which):
     assert (gsa.folder / "run" / "latest").resolve() == newest(gsa)
 
 
+def test_nohup_keeps_a_closed_terminal_away(gsa, data):
+    process = gsa.start(
+        *arguments(output__save_every=0, spans__dense=100000),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    until_step(process, 3)
+    process.send_signal(signal.SIGHUP)
+    until_step(process, 10)
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(timeout=60) == 75
+
+
+# As `gsa train ... | head -1` does.
+def test_a_training_that_nobody_reads_goes_on(gsa, data):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [gsa.path, *map(str, arguments(output__save_every=0))], cwd=gsa.folder, text=True, stdout=writer,
+        stderr=subprocess.PIPE, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    os.close(writer)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count("standard output can no longer be written (Broken pipe); training goes on") == 1
+    assert newest(gsa).name == "step-0000000024" and len(losses(metrics(gsa))) == 24
+
+
 # A limit on the size of files, set while it runs, stands in for a full disk.
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
 def test_a_full_disk_is_said_and_the_last_checkpoint_kept(gsa, data):
-    process = gsa.start(*arguments(output__save_every=3), restore_signals=False)  # SIGXFSZ stays ignored
+    process = gsa.start(*arguments(output__save_every=3))
     for line in process.stdout:
         if "saved" in line:
             break
@@ -152,12 +191,18 @@ def test_a_model_goes_on_with_its_own_tokenizer_only(gsa, data):
     more = {"model__from": "run/latest", "output__folder": "more", "output__save_every": 0}
     output = gsa.run(*arguments(**more), status=1)
     assert "another tokenizer" in output and "--tokenizer run/latest" in output
-    # A model without a tokenizer, or with one of others, can only be asked about the size of its vocabulary.
+    # One of a kind that is not read here cannot be compared; of none only the size of the vocabulary is known.
     folder = newest(gsa)
     (folder / "tokenizer.model").unlink()
-    gsa.run(*arguments(**more))
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    output = gsa.run(*arguments(**more), status=1)
+    assert "cannot be compared" in output and "tokenizer.json" in output and "model.ignore_tokenizer=true" in output
+    gsa.run(*arguments(**more, model__ignore_tokenizer="true"))
+    (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
     gsa.run(*arguments(**{**more, "output__folder": "again"}))
+    refused = gsa.run(*arguments(output__folder="x", model__ignore_tokenizer="true"), status=2)
+    assert "option 'model.ignore_tokenizer': expected model.from beside it" in refused
 
 
 def test_mistakes_are_explained(gsa, data):
@@ -178,7 +223,9 @@ def test_mistakes_are_explained(gsa, data):
 def test_the_effective_configuration_runs_the_same(gsa, data):
     gsa.run(*arguments(output__save_every=0))
     printed = gsa.run(*arguments(output__save_every=0), "--print-config")
-    assert printed == (gsa.folder / "run" / "config.toml").read_text(encoding="utf-8")
+    written = (gsa.folder / "run" / "config.toml").read_text(encoding="utf-8")
+    place = str(gsa.folder.resolve() / "run")
+    assert place in printed and printed.replace(place, ".") == written
     gsa.run("train", "run/config.toml", "--set", "output.folder=again")
     assert weights(newest(gsa)) == weights(newest(gsa, "again"))
 

@@ -77,10 +77,9 @@ TEST(Checkpoints, OneRunAtATime) {
 
 TEST(Checkpoints, LeftOversOfAKilledRunAreRemovedAndNothingElse) {
   const TemporaryFolder folder;
-  { Checkpoints(folder / "run", 1); }
   const auto place = folder / "run/checkpoints";
   for (const char* name : {".step-0000000003.partial", ".step-0000000001.old", ".mine", "notes"}) {
-    std::filesystem::create_directory(place / name);
+    std::filesystem::create_directories(place / name);
     write_text(place / name / "x", "x");
   }
   const Checkpoints checkpoints(folder / "run", 1);

@@ -37,6 +37,25 @@ TEST(TrainConfig, ReadsToml) {
   EXPECT_EQ(config.batch.rows, TrainConfig().batch.rows);
 }
 
+TEST(TrainConfig, PathsInAFileBeginAtTheFile) {
+  TrainConfig config;
+  const std::string text =
+      "[model]\nfrom = \"../base\"\n[data]\ntrain = \"/data/train\"\n[output]\nfolder = \".\"\n"
+      "sample_prompt = \"./a\"\n";
+  read_toml_text(config, text, "config.toml", "runs/a");
+  EXPECT_EQ(config.model.from, "runs/base");
+  EXPECT_EQ(config.data.train, "/data/train");
+  EXPECT_EQ(config.data.validation, "");
+  EXPECT_EQ(config.output.folder, "runs/a");
+  EXPECT_EQ(config.output.sample_prompt, "./a");
+  set_option(config, "output.folder=runs/b");
+  EXPECT_EQ(config.output.folder, "runs/b");
+  const TrainConfig absolute = with_absolute_paths(config);
+  EXPECT_EQ(absolute.output.folder, (std::filesystem::current_path() / "runs/b").string());
+  EXPECT_EQ(absolute.data.train, "/data/train");
+  EXPECT_EQ(absolute.data.validation, "");
+}
+
 TEST(TrainConfig, MistakesInAFileAreNamed) {
   const auto complain = [](const std::string& text, std::initializer_list<std::string> parts) {
     expect_error(
