@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -172,6 +173,18 @@ Report evaluate_at(std::int64_t length, const Options& options, nn::Model& model
   return evaluate(model, documents, how);
 }
 
+// A library's caller sees NaN in the figures; a program that prints them has to fail.
+void check_finite(const Report& report) {
+  if ((!report.perplexity || std::isfinite(report.perplexity->nats)) &&
+      (!report.sinks || std::isfinite(report.sinks->largest()))) {
+    return;
+  }
+  throw Error(
+      concat("windows of ", report.length,
+             ": expected finite numbers, got NaN or infinity from a model whose weights are finite: they "
+             "grew too large for its type"));
+}
+
 struct Subject {
   nn::Model model{nullptr};
   std::string system, device, dtype;
@@ -187,6 +200,10 @@ Subject load_subject(const Options& options) {
                             .device = device};
   Subject subject;
   subject.model = nn::load_model(options.model.folder, how).model;
+  for (const auto& weight : subject.model->named_parameters()) {
+    if (weight.value().isfinite().all().item<bool>()) continue;
+    bad_file(options.model.folder, "finite weights", concat("NaN or infinity in ", weight.key()));
+  }
   const auto system = nn::system_of(config.attention);
   subject.system = system ? nn::name_of(*system) : "an ablation";
   subject.device = device.str();
@@ -251,6 +268,7 @@ int evaluate_model(const Options& options) {
   try {
     for (const std::int64_t length : lengths) {
       reports.push_back(evaluate_at(length, options, subject.model, *documents));
+      check_finite(reports.back());
     }
   } catch (const Stopped&) {
     std::cerr << "gsa eval: interrupted; nothing was written\n";
