@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <iostream>
 #include <system_error>
 
 #include "core/file.h"
@@ -31,6 +32,22 @@ CLI::Validator whole_in(std::uint64_t least, std::uint64_t most) {
             return concat("expected a whole number in ", least, " .. ", most, ", got '", text, "'");
           },
           concat("in [", least, " - ", most, "]")};
+}
+
+CLI::Validator number_in(double least, double most) {
+  return {[least, most](std::string& text) -> std::string {
+            double value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [stop, error] = std::from_chars(text.data(), end, value);
+            // The comparison is false for NaN.
+            if (error == std::errc() && stop == end && least <= value && value <= most) return "";
+            return concat("expected a number in ", least, " .. ", most, ", got '", text, "'");
+          },
+          concat("in [", least, " - ", most, "]")};
+}
+
+void tell_note(const std::string& note) {
+  if (!note.empty()) std::cerr << "note: " << note << '\n';
 }
 
 void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices) {

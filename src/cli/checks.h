@@ -13,6 +13,12 @@ CLI::Validator positive_whole();
 // A whole number in least .. most.
 CLI::Validator whole_in(std::uint64_t least, std::uint64_t most);
 
+// A number in least .. most, never NaN.
+CLI::Validator number_in(double least, double most);
+
+// "note: ..." on standard error; nothing for an empty text.
+void tell_note(const std::string& note);
+
 // Throws where the value is none of the choices, with the one that may have been meant.
 void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices);
 

@@ -24,6 +24,7 @@
 #include "nn/cost.h"
 #include "nn/model_io.h"
 #include "torch/tensor_checks.h"
+#include "torch/threads.h"
 #include "train/trainer.h"
 
 namespace gsa::cli {
@@ -240,7 +241,7 @@ int evaluate_model(const Options& options) {
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.plots.empty()) check_writable_folder(options.plots);
   watch_interrupts();
-  if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
+  tell_note(binding::use_threads(options.threads));
   const std::unique_ptr<Documents> documents = open_documents(options);
   evaluate_options(options, chosen_config(options.model));  // refuses before the weights are read
   Subject subject = load_subject(options);
@@ -346,8 +347,8 @@ void add_eval(CLI::App& app, Run& run) {
       ->check(positive_whole())
       ->capture_default_str()
       ->group(kHow);
-  command->add_option("--threads", options->threads, "CPU threads; default: one a core")
-      ->check(positive_whole())
+  command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
+      ->check(whole_in(1, binding::kMostThreads))
       ->group(kHow);
   const char* kOutput = "Output";
   command->add_option("--json", options->json, "all figures into this file; - prints them instead of tables")

@@ -21,6 +21,7 @@
 #include "infer/generate.h"
 #include "kernels/decode/decode.h"
 #include "nn/model_io.h"
+#include "torch/threads.h"
 #include "train/trainer.h"
 
 namespace gsa::cli {
@@ -35,6 +36,7 @@ struct Options {
   std::string device = "auto", dtype = "auto", phase;
   std::optional<int> index_bits;
   std::optional<std::int64_t> chunk, cache_mib;
+  std::int64_t threads = 0;
   std::string load_cache, save_cache;
   GenerateOptions generate;
   bool echo = false, json = false, stats = false;
@@ -434,6 +436,9 @@ void add_generate(CLI::App& app, Run& run) {
                    "MiB that the cache may take; default: 90 % of what is free")
       ->check(positive_whole())
       ->group(kModel);
+  command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
+      ->check(whole_in(1, binding::kMostThreads))
+      ->group(kModel);
   command->add_option("--load-cache", options->load_cache, "go on behind what this file holds")
       ->group(kModel);
   command
@@ -457,6 +462,7 @@ void add_generate(CLI::App& app, Run& run) {
       // Before standard input is waited for.
       check_model_folder(options->folder);
       if (!options->save_cache.empty()) check_writable(options->save_cache);
+      tell_note(binding::use_threads(options->threads));
       try {
         return Generator(*options).run();
       } catch (const Stopped&) {

@@ -12,6 +12,7 @@
 #include "core/suggest.h"
 #include "core/usage_error.h"
 #include "nn/kl_sample.h"
+#include "torch/threads.h"
 #include "train/model_sizes.h"
 
 namespace gsa::train {
@@ -285,7 +286,7 @@ std::vector<Option> options_of(TrainConfig& c) {
       flag("checkpoint_activations", c.checkpoint_activations,
            "recompute blocks in the backward pass: less memory"),
       whole("seed", c.seed, 0, kMany, "of the weights and of sampling"),
-      whole("threads", c.threads, 0, 4096, "CPU threads; 0: one a core"),
+      whole("threads", c.threads, 0, binding::kMostThreads, "CPU threads, at most one a core; 0: one a core"),
   };
 }
 

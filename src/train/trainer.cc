@@ -10,6 +10,7 @@
 #include "nn/cost.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
+#include "torch/threads.h"
 #include "train/indexer_start.h"
 #include "train/model_sizes.h"
 #include "train/trainer_state.h"
@@ -68,7 +69,7 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
         "option 'precision': expected bf16 on a GPU, whose operators take 16-bit types, got fp32 (or set "
         "device=cpu)");
   }
-  if (config_.threads > 0) torch::set_num_threads(static_cast<int>(config_.threads));
+  take_note(binding::use_threads(config_.threads));
   if (tokenizer_->fingerprint() != data_.tokenizer_fingerprint()) {
     bad_file(config_.data.train, "the tokenizer that the dataset was made with", "another one in the folder");
   }

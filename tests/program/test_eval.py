@@ -192,7 +192,7 @@ def test_mistakes_get_a_clear_word(trained, tmp_path):
     (trained.folder / "empty.txt").write_text("\n \n", encoding="utf-8")
     assert "an empty or blank file" in refused(MODEL, "--text", "empty.txt")
     assert "missing.txt" in refused(MODEL, "--text", "missing.txt")
-    for option in ("--length", "--stride", "--tokens", "--batch-tokens", "--threads"):
+    for option in ("--length", "--stride", "--tokens", "--batch-tokens"):
         message = f"{option}: expected a whole number of at least 1, got '0'"
         assert message in misused(MODEL, "--data", "data", option, 0)
     assert "--oracle-queries: expected a whole number in 0 .." in misused(
