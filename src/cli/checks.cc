@@ -4,6 +4,8 @@
 #include <charconv>
 #include <filesystem>
 #include <iostream>
+#include <map>
+#include <string_view>
 #include <system_error>
 
 #include "core/file.h"
@@ -44,6 +46,26 @@ CLI::Validator number_in(double least, double most) {
             return concat("expected a number in ", least, " .. ", most, ", got '", text, "'");
           },
           concat("in [", least, " - ", most, "]")};
+}
+
+std::string naming_option(const std::string& message, const std::string& option) {
+  constexpr std::string_view kArgument = ": argument '", kEnd = "': ";
+  const std::size_t begin = message.find(kArgument);
+  const std::size_t end = begin == std::string::npos ? begin : message.find(kEnd, begin + kArgument.size());
+  if (!message.starts_with("gsa::") || end == std::string::npos) return message;
+  std::string name = option;
+  if (name.empty()) {
+    std::string argument = message.substr(begin + kArgument.size(), end - begin - kArgument.size());
+    // Where the option's name does not follow from the argument's.
+    static const std::map<std::string, std::string> kOthers = {{"indexer.heads", "index-heads"},
+                                                               {"indexer.head_size", "index-head-dim"},
+                                                               {"max_positions", "extend"}};
+    if (const auto other = kOthers.find(argument); other != kOthers.end()) argument = other->second;
+    if (argument.find('.') != std::string::npos) return message;  // not an option's
+    std::replace(argument.begin(), argument.end(), '_', '-');
+    name = "--" + argument;
+  }
+  return concat(name, ": ", message.substr(end + kEnd.size()));
 }
 
 void tell_note(const std::string& note) {

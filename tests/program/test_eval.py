@@ -131,7 +131,7 @@ def test_changes_to_the_model(trained):
 def test_tables_json_and_plots(trained):
     files = ("--json", "out.json", "--plots", "plots/a")
     output = evaluate(trained, MODEL, "--data", "data", "--join", "--length", "32,64", *files)
-    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "∪ 16", "kept / oracle", "worst, layer"):
+    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "union 16", "kept / oracle", "worst, layer"):
         assert part in output
     assert max(map(len, output.splitlines())) <= 120
     written = json.loads((trained.folder / "out.json").read_text(encoding="utf-8"))
@@ -184,7 +184,10 @@ def test_mistakes_get_a_clear_word(trained, tmp_path):
     assert "--join: expected --data" in misused(MODEL, "--text", "words.txt", "--join")
     assert "did you mean 'sinks'" in misused(MODEL, "--data", "data", "--measure", "sink")
     assert "--stride: expected at most 32" in misused(MODEL, "--data", "data", "--length", 32, "--stride", 33)
-    assert "phase" in misused(MODEL, "--data", "data", "--phase", "spares")
+    assert "--stride: expected at most 64, the length" in misused(MODEL, "--data", "data", "--stride", 999999)
+    assert "gsa: --phase: expected dense" in misused(MODEL, "--data", "data", "--phase", "spares")
+    assert "gsa: --budget: expected inverse" in misused(MODEL, "--data", "data", "--budget", "fixd")
+    assert "gsa: --extend: expected a number from 1" in misused(MODEL, "--data", "data", "--extend", "1e300")
     assert "float32" in misused(MODEL, "--data", "data", "--dtype", "float8")
     assert "config.json" in refused("data", "--data", "data")  # a folder, but no model's
     assert "config.json" in refused(tmp_path, "--data", "data")
