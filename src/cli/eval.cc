@@ -56,8 +56,8 @@ perplexity   How well the model predicts the text: exp of the mean of -log p ove
 sinks        The share of attention that goes to the first token, by layer and head; the means of the gates; the largest
              magnitude in the residual stream, and at which token of its window it stands.
 selection    "kept": the share of dense attention's mass that falls on the selected keys; "choosing": the share of queries
-             that leave keys out, and the mass that "theirs" keep; how many keys queries take; and "union 16": the keys
-             that 16 neighbouring queries select together, over the keys of one. In --phase warmup attention is dense and the
+             that leave keys out, and the mass that "theirs" keep; how many keys queries take; and "U 16": the keys that
+             16 neighbouring queries select together, over the keys of one. In --phase warmup attention is dense and the
              selection is the one that the indexer would make. Beside it the oracle's, the best selection with as many
              keys: its mass, the share of it that is kept (the indexer's fault) and of its keys that are selected
              ("recall"), over queries that leave keys out, of --oracle-queries in each window.

@@ -90,7 +90,7 @@ void print_selection(const Report& report, std::ostream& out) {
                                       "10 %",
                                       "median",
                                       "90 %"};
-  for (const std::int64_t tile : kTiles) heading.push_back(concat("union ", tile));
+  for (const std::int64_t tile : kTiles) heading.push_back(concat(symbol("∪ ", "U "), tile));
   Table table(heading);
   table.line();
   for (std::size_t i = 0; i < quality.layers.size(); ++i) {

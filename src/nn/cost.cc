@@ -202,8 +202,9 @@ MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOption
                d = real(config.attention.d_model);
   // In fp32 the weights are their own masters.
   const double each = 2 * size + 8 + (half ? 4 : 0) + (half && options.several_batches ? 4 : 0);
+  // Beside what is kept, the gradients of the block that is at work.
   const double kept = options.checkpoint_activations ? layers * d + layer : layers * layer;
-  return {.state = parameters * each, .activations = real(options.tokens) * size * (kept + 2 * d)};
+  return {.state = parameters * each, .activations = real(options.tokens) * size * (kept + layer + 2 * d)};
 }
 
 MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype) {

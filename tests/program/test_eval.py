@@ -131,7 +131,7 @@ def test_changes_to_the_model(trained):
 def test_tables_json_and_plots(trained):
     files = ("--json", "out.json", "--plots", "plots/a")
     output = evaluate(trained, MODEL, "--data", "data", "--join", "--length", "32,64", *files)
-    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "union 16", "kept / oracle", "worst, layer"):
+    for part in ("perplexity", "bits a byte", "sinks at 64", "layer 0", "even attention", "selection at 32", "∪ 16", "kept / oracle", "worst, layer"):
         assert part in output
     assert max(map(len, output.splitlines())) <= 120
     written = json.loads((trained.folder / "out.json").read_text(encoding="utf-8"))
@@ -159,9 +159,10 @@ def test_files_that_cannot_be_written_are_refused_at_the_start(trained):
     assert json.loads((trained.folder / "folder" / "real.json").read_text(encoding="utf-8"))["reports"]
 
 
-def test_the_folder_of_a_run_is_told_from_a_models(trained):
+def test_the_folder_of_a_run_stands_for_its_newest_model(trained):
     run = Path(MODEL).parent
-    assert f"newest model is '{MODEL}'" in evaluate(trained, run, "--data", "data", status=1)
+    assert evaluate(trained, run, "--data", "data").startswith(f"model   {MODEL}: gsa")
+    assert f"{MODEL}, gsa" in trained.run("inspect", run)
 
 
 def test_beyond_the_trained_length_is_said(trained):
