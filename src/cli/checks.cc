@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
+#include <map>
+#include <string_view>
 #include <system_error>
 
 #include "core/file.h"
@@ -36,6 +39,42 @@ CLI::Validator whole_in(std::uint64_t least, std::uint64_t most) {
             return concat("expected a whole number in ", least, " .. ", most, ", got '", text, "'");
           },
           concat("in [", least, " - ", most, "]")};
+}
+
+CLI::Validator number_in(double least, double most) {
+  return {[least, most](std::string& text) -> std::string {
+            double value = 0;
+            const char* const end = text.data() + text.size();
+            const auto [stop, error] = std::from_chars(text.data(), end, value);
+            // The comparison is false for NaN.
+            if (error == std::errc() && stop == end && least <= value && value <= most) return "";
+            return concat("expected a number in ", least, " .. ", most, ", got '", text, "'");
+          },
+          concat("in [", least, " - ", most, "]")};
+}
+
+std::string naming_option(const std::string& message, const std::string& option) {
+  constexpr std::string_view kArgument = ": argument '", kEnd = "': ";
+  const std::size_t begin = message.find(kArgument);
+  const std::size_t end = begin == std::string::npos ? begin : message.find(kEnd, begin + kArgument.size());
+  if (!message.starts_with("gsa::") || end == std::string::npos) return message;
+  std::string name = option;
+  if (name.empty()) {
+    std::string argument = message.substr(begin + kArgument.size(), end - begin - kArgument.size());
+    // Where the option's name does not follow from the argument's.
+    static const std::map<std::string, std::string> kOthers = {{"indexer.heads", "index-heads"},
+                                                               {"indexer.head_size", "index-head-dim"},
+                                                               {"max_positions", "extend"}};
+    if (const auto other = kOthers.find(argument); other != kOthers.end()) argument = other->second;
+    if (argument.find('.') != std::string::npos) return message;  // not an option's
+    std::replace(argument.begin(), argument.end(), '_', '-');
+    name = "--" + argument;
+  }
+  return concat(name, ": ", message.substr(end + kEnd.size()));
+}
+
+void tell_note(const std::string& note) {
+  if (!note.empty()) std::cerr << "note: " << note << '\n';
 }
 
 void check_choice(const char* option, const std::string& value, const std::vector<std::string>& choices) {

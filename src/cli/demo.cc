@@ -17,6 +17,7 @@
 #include "demo/report.h"
 #include "demo/run.h"
 #include "gsa/error.h"
+#include "torch/threads.h"
 
 namespace gsa::cli {
 namespace {
@@ -32,9 +33,9 @@ The output folder gets report.html (one page, no network needed), results.json, 
 with status 75.
 
 Examples
-  gsa demo                               four minutes on two cores
-  gsa demo --minutes 15 --output long    more steps
-  gsa demo --steps 600 --seed 7          a fixed number of steps, whatever the machine
+  gsa demo                               the same steps for everyone: some minutes on two idle cores
+  gsa demo --minutes 15 --output long    as many steps as fit into the time, on this machine as it is now
+  gsa demo --steps 600 --seed 7          a first look
   gsa generate gsa-demo/gsa/latest --prompt 'Story: Nora drank tea. Soon Nora drank'
 )";
 
@@ -129,20 +130,20 @@ void add_demo(CLI::App& app, Run& run) {
       app.add_subcommand("demo", "train a tiny gsa model and its dense twin, and compare them");
   command->footer(kLesson);
   auto options = std::make_shared<demo::Options>();
-  auto* minutes = command->add_option("--minutes", options->minutes,
-                                      "for everything; as many steps as fit on this machine");
-  minutes->check(CLI::Range(0.5, 1e4))->capture_default_str();
-  command->add_option("--steps", options->steps, "of each model, instead of --minutes")
-      ->check(CLI::Range(std::int64_t(6), std::int64_t(1) << 32))
-      ->excludes(minutes);
+  auto* steps = command->add_option("--steps", options->steps, "of each model")
+                    ->check(whole_in(6, std::uint64_t(1) << 32))
+                    ->capture_default_str();
+  command->add_option("--minutes", options->minutes, "for everything, instead of --steps: as many as fit")
+      ->check(number_in(0.5, 1e4))
+      ->excludes(steps);
   command->add_option("--questions", options->questions, "with a needle, at each of eight depths")
       ->check(CLI::Range(std::int64_t(1), std::int64_t(10'000)))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the stories and of both models")
       ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "of the CPU; default: one a core")
-      ->check(CLI::Range(std::int64_t(1), std::int64_t(4096)));
+  command->add_option("--threads", options->threads, "of the CPU; default: one a core, which is the most")
+      ->check(whole_in(1, binding::kMostThreads));
   command->add_option("-o,--output", options->output, "the folder of the report and the models")
       ->capture_default_str();
   command->callback([&run, options] { run = [options] { return run_demo(*options); }; });

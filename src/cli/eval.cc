@@ -18,13 +18,17 @@
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/file.h"
+#include "core/memory.h"
 #include "core/usage_error.h"
 #include "eval/charts.h"
 #include "eval/evaluate.h"
 #include "eval/report_json.h"
 #include "nn/cost.h"
 #include "nn/model_io.h"
+#include "nn/weight_files.h"
+#include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
+#include "torch/threads.h"
 #include "train/trainer.h"
 
 namespace gsa::cli {
@@ -53,7 +57,7 @@ perplexity   How well the model predicts the text: exp of the mean of -log p ove
 sinks        The share of attention that goes to the first token, by layer and head; the means of the gates; the largest
              magnitude in the residual stream, and at which token of its window it stands.
 selection    "kept": the share of dense attention's mass that falls on the selected keys; "choosing": the share of queries
-             that leave keys out, and the mass that "theirs" keep; how many keys queries take; and "∪ 16": the keys that
+             that leave keys out, and the mass that "theirs" keep; how many keys queries take; and "U 16": the keys that
              16 neighbouring queries select together, over the keys of one. In --phase warmup attention is dense and the
              selection is the one that the indexer would make. Beside it the oracle's, the best selection with as many
              keys: its mass, the share of it that is kept (the indexer's fault) and of its keys that are selected
@@ -88,12 +92,6 @@ void check(const Options& options) {
   for (const std::string& measure : options.measures) {
     check_choice("--measure", measure, {"perplexity", "sinks", "selection"});
   }
-  for (const std::int64_t length : options.lengths) {
-    if (options.stride > length) {
-      throw UsageError(
-          concat("--stride: expected at most ", length, ", the shortest --length, got ", options.stride));
-    }
-  }
 }
 
 std::optional<DType> chosen_dtype(const Options& options, const torch::Device& device) {
@@ -107,9 +105,19 @@ std::optional<DType> chosen_dtype(const Options& options, const torch::Device& d
   return options.dtype == "float32" ? DType::f32 : options.dtype == "bfloat16" ? DType::bf16 : DType::f16;
 }
 
+// Of the matrices in a folder, as far as their size goes.
+DType stored_dtype(const std::string& folder) {
+  const nn::WeightFiles files(folder);
+  for (const auto& [name, source] : files.tensors()) {
+    if (source.tensor->shape.size() != 2) continue;
+    const StoredType type = source.tensor->type;
+    return type == StoredType::bf16 || type == StoredType::f16 ? DType::bf16 : DType::f32;
+  }
+  return DType::f32;
+}
+
 std::unique_ptr<Documents> open_documents(const Options& options) {
   const std::filesystem::path folder = options.model.folder;
-  check_model_folder(options.model.folder);
   if (!options.text.empty()) {
     if (!data::has_tokenizer(folder)) {
       bad_file(folder.string(),
@@ -129,7 +137,8 @@ std::unique_ptr<Documents> open_documents(const Options& options) {
 
 EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& config) {
   EvaluateOptions result;
-  if (!options.phase.empty()) result.phase = checking_usage([&] { return nn::phase_by_name(options.phase); });
+  if (!options.phase.empty())
+    result.phase = checking_option("--phase", [&] { return nn::phase_by_name(options.phase); });
   const nn::Phase usual = config.attention.sparse ? nn::Phase::sparse : nn::Phase::dense;
   const auto asked = [&](const char* name) {
     return std::find(options.measures.begin(), options.measures.end(), name) != options.measures.end();
@@ -151,9 +160,14 @@ EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& 
 }
 
 std::vector<std::int64_t> lengths_of(const Options& options, const nn::ModelConfig& config) {
-  if (options.lengths.empty()) return {std::min(config.max_positions, kUsualLength)};
   std::vector<std::int64_t> lengths = options.lengths;
+  if (lengths.empty()) lengths = {std::min(config.max_positions, kUsualLength)};
   std::sort(lengths.begin(), lengths.end());
+  if (options.stride > lengths.front()) {
+    throw UsageError(concat("--stride: expected at most ", lengths.front(),
+                            options.lengths.empty() ? ", the length of a window" : ", the shortest --length",
+                            ", got ", options.stride));
+  }
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
   return lengths;
 }
@@ -183,6 +197,39 @@ void check_finite(const Report& report) {
       concat("windows of ", report.length,
              ": expected finite numbers, got NaN or infinity from a model whose weights are finite: they "
              "grew too large for its type"));
+}
+
+// Refuses what cannot fit, before the weights are read.
+void check_memory(const Options& options, const nn::ModelConfig& config, const Documents& documents,
+                  const std::vector<std::int64_t>& lengths) {
+  const torch::Device device = train::device_by_name(options.device);
+  const auto room = binding::device_memory_room(device);
+  if (!room) return;
+  const DType dtype = chosen_dtype(options, device).value_or(stored_dtype(options.model.folder));
+  const auto need_of = [&](std::int64_t tokens) { return nn::forward_memory(config, tokens, dtype); };
+  // A window is no longer than its document; windows are read together as --batch-tokens has room for them.
+  std::int64_t longest = 1, all = 0;
+  for (std::int64_t i = 0; i < documents.count(); ++i) {
+    longest = std::max(longest, documents.size(i));
+    all += documents.size(i);
+  }
+  const std::int64_t length = std::min(lengths.back(), longest);
+  const std::int64_t tokens = std::max(length, std::min(options.batch_tokens, 2 * all) / length * length);
+  const nn::MemoryNeed need = need_of(tokens);
+  const double left = static_cast<double>(room->bytes) - need.state;
+  if (need.activations <= left) return;
+  const auto fitting = static_cast<std::int64_t>(left / (need.activations / static_cast<double>(tokens)));
+  std::string advice = "the weights alone do not fit: --dtype bfloat16 halves those of 32 bits";
+  if (fitting >= length) {
+    advice = concat("--batch-tokens ", fitting, " would fit");
+  } else if (fitting > 0) {
+    advice = concat("--length ", fitting, " --batch-tokens ", fitting, " would fit");
+  }
+  throw Error(concat("evaluation needs about ", format_bytes(static_cast<std::int64_t>(need.total())),
+                     " of memory (", format_bytes(static_cast<std::int64_t>(need.state)),
+                     " for the weights, ", format_bytes(static_cast<std::int64_t>(need.activations)), " for ",
+                     grouped(tokens), " tokens at a time), and ", room->bound, " has ",
+                     format_bytes(room->bytes), " left; ", advice));
 }
 
 struct Subject {
@@ -252,16 +299,20 @@ void print_heading(const Options& options, const Subject& subject, const Documen
   out << std::endl;
 }
 
-int evaluate_model(const Options& options) {
+int evaluate_model(Options& options) {
   check(options);
+  options.model.folder = model_folder(options.model.folder);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.plots.empty()) check_writable_folder(options.plots);
   watch_interrupts();
-  if (options.threads > 0) torch::set_num_threads(static_cast<int>(options.threads));
+  tell_note(binding::use_threads(options.threads));
   const std::unique_ptr<Documents> documents = open_documents(options);
-  evaluate_options(options, chosen_config(options.model));  // refuses before the weights are read
+  // Refuses before the weights are read.
+  const nn::ModelConfig config = chosen_config(options.model);
+  evaluate_options(options, config);
+  const std::vector<std::int64_t> lengths = lengths_of(options, config);
+  check_memory(options, config, *documents, lengths);
   Subject subject = load_subject(options);
-  const std::vector<std::int64_t> lengths = lengths_of(options, subject.model->config());
   const bool tables = options.json != "-";
   if (tables) print_heading(options, subject, *documents, lengths, std::cout);
   std::vector<Report> reports;
@@ -283,10 +334,16 @@ int evaluate_model(const Options& options) {
     std::error_code error;
     std::filesystem::create_directories(options.plots, error);
     if (error) bad_file(options.plots, "a folder that can be made", error.message());
-    const std::vector<NamedChart> charts = charts_of(reports);
+    const std::string caption =
+        concat(options.model.folder, " (", subject.system, ") on ", documents->name());
+    const std::vector<NamedChart> charts = charts_of(reports, caption);
     const std::filesystem::path folder = options.plots;
     for (const NamedChart& chart : charts) write_file(folder / (chart.name + ".svg"), chart.svg);
-    if (tables) std::cout << concat(charts.size(), " plots in ", options.plots, "\n");
+    write_file(folder / "index.html", index_page(charts, caption));
+    if (tables) {
+      std::cout << concat(charts.size(), " plots in ", options.plots, ", all of them on ",
+                          (folder / "index.html").string(), "\n");
+    }
   }
   return 0;
 }
@@ -353,8 +410,7 @@ void add_eval(CLI::App& app, Run& run) {
       ->add_option("--budget", options->model.budget,
                    "how k follows the scores' variance: inverse, proportional or fixed")
       ->group(kChanges);
-  command->add_option("--extend", options->model.extend, "YaRN to this many times the trained length")
-      ->group(kChanges);
+  add_extend_option(*command, options->model.extend, kChanges);
   const char* kHow = "How to run";
   command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str()->group(kHow);
   command
@@ -366,13 +422,16 @@ void add_eval(CLI::App& app, Run& run) {
       ->check(positive_whole())
       ->capture_default_str()
       ->group(kHow);
-  command->add_option("--threads", options->threads, "CPU threads; default: one a core")
-      ->check(positive_whole())
+  command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
+      ->check(whole_in(1, binding::kMostThreads))
       ->group(kHow);
   const char* kOutput = "Output";
   command->add_option("--json", options->json, "all figures into this file; - prints them instead of tables")
       ->group(kOutput);
-  command->add_option("--plots", options->plots, "charts as SVG files into this folder")->group(kOutput);
+  command
+      ->add_option("--plots", options->plots,
+                   "charts as SVG files into this folder, and index.html, which shows them")
+      ->group(kOutput);
   command->callback([&run, options] { run = [options] { return evaluate_model(*options); }; });
 }
 

@@ -14,13 +14,13 @@ namespace {
 using namespace gsa::eval;
 
 std::string decimals(double value, int digits) {
-  if (!std::isfinite(value)) return "–";
+  if (!std::isfinite(value)) return symbol("–", "-");
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }
 
-std::string share(double value) { return std::isfinite(value) ? percent(value) : "–"; }
+std::string share(double value) { return std::isfinite(value) ? percent(value) : symbol("–", "-"); }
 
 std::string gate(const std::optional<double>& mean) { return mean ? decimals(*mean, 3) : ""; }
 
@@ -90,7 +90,7 @@ void print_selection(const Report& report, std::ostream& out) {
                                       "10 %",
                                       "median",
                                       "90 %"};
-  for (const std::int64_t tile : kTiles) heading.push_back(concat("∪ ", tile));
+  for (const std::int64_t tile : kTiles) heading.push_back(concat(symbol("∪ ", "U "), tile));
   Table table(heading);
   table.line();
   for (std::size_t i = 0; i < quality.layers.size(); ++i) {

@@ -2,7 +2,9 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <iostream>
 #include <limits>
@@ -20,7 +22,9 @@
 #include "core/usage_error.h"
 #include "infer/generate.h"
 #include "kernels/decode/decode.h"
+#include "nn/cost.h"
 #include "nn/model_io.h"
+#include "torch/threads.h"
 #include "train/trainer.h"
 
 namespace gsa::cli {
@@ -31,10 +35,11 @@ using namespace gsa::infer;
 struct Options {
   std::string folder, source;
   std::vector<std::string> prompts, files;
-  std::optional<double> yarn;
+  std::optional<double> extend;
   std::string device = "auto", dtype = "auto", phase;
   std::optional<int> index_bits;
   std::optional<std::int64_t> chunk, cache_mib;
+  std::int64_t threads = 0;
   std::string load_cache, save_cache;
   GenerateOptions generate;
   bool echo = false, json = false, stats = false;
@@ -56,7 +61,7 @@ and SIGUSR1 do the same.
 Examples
   gsa generate runs/book/latest --prompt "The keeper of the lamp"
   gsa generate model --prompt-file report.txt --stats --max-tokens 400        a progress bar while a long prompt is read
-  head -c 100000 book.txt | gsa generate model - --yarn 8                     beyond the trained length
+  head -c 100000 book.txt | gsa generate model - --extend 8                   beyond the trained length
   gsa generate model --prompt "Once" --samples 3 --temperature 0.9 --top-p 0.95 --seed 7
   gsa generate model --prompt "Q: 2+2?\nA:" --prompt "Q: 3+3?\nA:" --stop "\n" --json --logprobs 3
 
@@ -130,25 +135,25 @@ std::vector<std::string> read_prompts(const Options& options) {
 // The model's configuration with the extension that was asked for.
 nn::ModelConfig extended_config(const Options& options) {
   nn::ModelConfig config = nn::load_config(options.folder);
-  if (options.yarn) checking_usage([&] { nn::extend(config, *options.yarn); });
+  if (options.extend) extend_by(config, *options.extend);
   return config;
 }
 
 // New tokens that fit behind the longest prompt, at most as many as asked for. A prompt that the model is not
-// meant for is refused, unless --yarn 1 says that no extension is wanted.
+// meant for is refused, unless --extend 1 says that no extension is wanted.
 std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& config, std::int64_t prompt) {
   const std::int64_t wanted = options.generate.max_tokens, meant = config.max_positions;
-  if (prompt + wanted <= meant || options.yarn == 1) return wanted;
+  if (prompt + wanted <= meant || options.extend == 1) return wanted;
   const std::int64_t trained = config.trained_length(), factor = (prompt + wanted + trained - 1) / trained;
-  const std::string advice =
-      factor * trained <= kMostDecodeLength
-          ? concat("--yarn ", factor, " extends it to ", grouped(factor * trained))
-          : concat("--yarn extends it to at most ", grouped(kMostDecodeLength), ", with fewer --max-tokens");
+  const std::string advice = factor * trained <= kMostDecodeLength
+                                 ? concat("--extend ", factor, " extends it to ", grouped(factor * trained))
+                                 : concat("--extend extends it to at most ", grouped(kMostDecodeLength),
+                                          ", with fewer --max-tokens");
   if (prompt >= meant) {
     throw Error(concat("the prompt has ", grouped(prompt), " tokens; the model was trained at ",
                        grouped(config.trained_length()),
                        meant == config.trained_length() ? "" : concat(" and is extended to ", grouped(meant)),
-                       ". ", advice, "; --yarn 1 goes on without an extension"));
+                       ". ", advice, "; --extend 1 goes on without an extension"));
   }
   std::cerr << "note: texts end at " << grouped(meant) << " tokens, the prompt's " << grouped(prompt)
             << " included: the model is not meant for more (" << advice << ")\n";
@@ -169,7 +174,8 @@ EngineOptions engine_options(const Options& options, const nn::ModelConfig& conf
                  : options.dtype == "float32"     ? at::kFloat
                  : engine.device.is_cpu() || half ? stored
                                                   : at::kBFloat16;
-  if (!options.phase.empty()) engine.phase = checking_usage([&] { return nn::phase_by_name(options.phase); });
+  if (!options.phase.empty())
+    engine.phase = checking_option("--phase", [&] { return nn::phase_by_name(options.phase); });
   if (options.index_bits) {
     if (*options.index_bits != 8)
       throw UsageError(concat("--index-bits: expected 8, got ", *options.index_bits));
@@ -199,6 +205,48 @@ Input make_input(Engine& engine, const data::Tokenizer& tokenizer, const Sequenc
   // Nothing new: the last token is read once more for what follows it.
   return {cached->fork(cached->length() - 1), {cached->tokens().back()}};
 }
+
+// How much of the work of reading the prompts is done. Late tokens see more before them and cost more: by
+// tokens alone, the time left of a long prompt would grow while it is read.
+class PrefillCost {
+ public:
+  PrefillCost(const Engine& engine, const std::vector<Input>& inputs) : config_(engine.config()) {
+    if (engine.options().phase == nn::Phase::dense) nn::apply(config_, nn::System::standard);
+    for (const Input& input : inputs) {
+      parts_.push_back({input.sequence.length(), static_cast<std::int64_t>(input.tokens.size())});
+      total_ += cost(parts_.back(), parts_.back().tokens);
+    }
+  }
+
+  // After so many tokens of all prompts, one after another.
+  double share(std::int64_t done) const {
+    double sum = 0;
+    for (const Part& part : parts_) {
+      sum += cost(part, std::min(done, part.tokens));
+      done -= std::min(done, part.tokens);
+    }
+    return total_ > 0 ? sum / total_ : 1;
+  }
+
+ private:
+  struct Part {
+    std::int64_t before = 0, tokens = 0;
+  };
+
+  double cost(const Part& part, std::int64_t tokens) const {
+    return up_to(part.before + tokens) - up_to(part.before);
+  }
+  double up_to(std::int64_t length) const {
+    if (length == 0) return 0;
+    const nn::Phase phase = config_.attention.sparse ? nn::Phase::sparse : nn::Phase::dense;
+    const nn::Operations work = nn::estimate_cost(config_, {.length = length, .phase = phase}).prefill;
+    return work.projections + work.attention + work.indexer;
+  }
+
+  nn::ModelConfig config_;
+  std::vector<Part> parts_;
+  double total_ = 0;
+};
 
 // ---- the work
 
@@ -268,7 +316,10 @@ class Generator {
       throw UsageError(
           "--echo: expected no --json beside it, whose lines have no place for the prompt, got both");
     }
-    checking_usage([&] { options_.generate.sampling.validate(); });
+    checking_option("", [&] { options_.generate.sampling.validate(); });
+    for (const std::string& stop : options_.generate.stops) {
+      if (stop.empty()) throw UsageError("--stop: expected a text that ends it, got an empty one");
+    }
   }
 
   void make_inputs(Engine& engine) {
@@ -305,13 +356,16 @@ class Generator {
                       options_.echo ? prompts_[i] : "");
     }
     TextOutput output(titles(), openings);
-    std::optional<Progress> progress(std::in_place, "reading the prompt", total);
+    constexpr std::int64_t kParts = 1'000'000;
+    std::optional<Progress> progress(std::in_place, "reading the prompt", kParts);
+    const PrefillCost cost(engine, inputs_);
     const auto index = [&](const GeneratedText& text) {
       return text.prompt * static_cast<std::size_t>(generate.samples) + static_cast<std::size_t>(text.sample);
     };
     GenerateEvents events;
     events.prefill = [&](std::int64_t done, std::int64_t all) {
-      progress->update(done, concat(grouped(done), " of ", grouped(all), " tokens"));
+      progress->update(std::llround(static_cast<double>(kParts) * cost.share(done)),
+                       concat(grouped(done), " of ", grouped(all), " tokens"));
       if (done == all) progress.reset();
     };
     if (!options_.json) {
@@ -411,10 +465,7 @@ void add_generate(CLI::App& app, Run& run) {
   add_sampling_options(*command, *options);
 
   const char* kModel = "The model and its cache";
-  command
-      ->add_option("--yarn", options->yarn,
-                   "for prompts beyond the trained length: extends it this many times")
-      ->group(kModel);
+  add_extend_option(*command, options->extend, kModel);
   command->add_option("--device", options->device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str()
@@ -429,11 +480,16 @@ void add_generate(CLI::App& app, Run& run) {
       ->group(kModel);
   command->add_option("--index-bits", options->index_bits, "8: indexer keys in 8 bits; default: as the cache")
       ->group(kModel);
-  command->add_option("--chunk", options->chunk, "tokens of a prompt that are read at a time")->group(kModel);
+  command->add_option("--chunk", options->chunk, "tokens of a prompt that are read at a time")
+      ->check(positive_whole())
+      ->group(kModel);
   command
       ->add_option("--cache-limit", options->cache_mib,
                    "MiB that the cache may take; default: 90 % of what is free")
       ->check(positive_whole())
+      ->group(kModel);
+  command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
+      ->check(whole_in(1, binding::kMostThreads))
       ->group(kModel);
   command->add_option("--load-cache", options->load_cache, "go on behind what this file holds")
       ->group(kModel);
@@ -456,8 +512,9 @@ void add_generate(CLI::App& app, Run& run) {
     run = [options] {
       for (std::string& stop : options->generate.stops) stop = unescaped(stop);
       // Before standard input is waited for.
-      check_model_folder(options->folder);
+      options->folder = model_folder(options->folder);
       if (!options->save_cache.empty()) check_writable(options->save_cache);
+      tell_note(binding::use_threads(options->threads));
       try {
         return Generator(*options).run();
       } catch (const Stopped&) {

@@ -9,6 +9,7 @@
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/json.h"
+#include "core/memory.h"
 #include "gsa/error.h"
 
 namespace gsa::cli {
@@ -57,7 +58,7 @@ void TextOutput::close() {
 
 void TextOutput::begin() {
   begun_ = true;
-  if (titles_.size() > 1) write(concat(turn_ == 0 ? "" : "\n", "── ", titles_[turn_], "\n"));
+  if (titles_.size() > 1) write(concat(turn_ == 0 ? "" : "\n", symbol("── ", "-- "), titles_[turn_], "\n"));
   write(openings_[turn_]);
 }
 
@@ -114,9 +115,9 @@ std::string describe(const GenerateCosts& costs) {
   std::string text =
       concat("prefill   ", speed(times.prefill_tokens, times.prefill_seconds), "\n", "decode    ",
              speed(times.decode_tokens, times.decode_seconds), "\n", "cache     ", grouped(cache.tokens),
-             " tokens in ", infer::format_bytes(cache.bytes), ", ", grouped(cache.bytes_per_token),
+             " tokens in ", format_bytes(cache.bytes), ", ", grouped(cache.bytes_per_token),
              " bytes a token; room for ", grouped(cache.budget / cache.bytes_per_token), " in ",
-             infer::format_bytes(cache.budget), "\n", "weights   ", infer::format_bytes(weights), "\n");
+             format_bytes(cache.budget), "\n", "weights   ", format_bytes(weights), "\n");
   if (keys > 0) text += concat("k_t       ", with_digits(keys), " keys a query read, mean\n");
   return text;
 }

@@ -64,19 +64,21 @@ std::string stored_weights(const std::string& folder) {
 Report make_report(const Options& options) {
   Report report;
   report.config = chosen_config(options.model);
+  const std::string folder = options.model.folder.empty() ? "" : model_folder(options.model.folder);
   const ModelConfig& config = report.config;
   const auto system = system_of(config.attention);
-  report.title = concat(options.model.folder.empty() ? options.model.preset : options.model.folder, ", ",
-                        system ? name_of(*system) : "an ablation");
-  if (!options.model.folder.empty()) report.weights = stored_weights(options.model.folder);
+  report.title =
+      concat(folder.empty() ? options.model.preset : folder, ", ", system ? name_of(*system) : "an ablation");
+  if (!folder.empty()) report.weights = stored_weights(folder);
   report.options.length = options.length.value_or(config.max_positions);
   report.options.dtype = dtype_by_name(options.dtype);
   const Phase usual = config.attention.sparse ? Phase::sparse : Phase::dense;
-  report.options.phase =
-      options.phase.empty() ? usual : checking_usage([&] { return phase_by_name(options.phase); });
+  report.options.phase = options.phase.empty()
+                             ? usual
+                             : checking_option("--phase", [&] { return phase_by_name(options.phase); });
   report.layer = count_layer(config);
   report.model = count_model(config);
-  report.cost = checking_usage([&] { return estimate_cost(config, report.options); });
+  report.cost = checking_option("", [&] { return estimate_cost(config, report.options); });
   ModelConfig standard = config;
   apply(standard, System::standard);
   CostOptions dense = report.options;

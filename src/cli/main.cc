@@ -1,14 +1,20 @@
 // The program `gsa`. Exit status: 0 done, 1 something failed, 2 wrong usage, 75 interrupted and put away in
 // order.
+#include <c10/util/Exception.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/process.h"
+#include "core/memory.h"
 #include "core/suggest.h"
 #include "core/usage_error.h"
 #include "gsa/version.h"
@@ -96,6 +102,33 @@ int main_checked(int argc, char** argv) {
   return run();
 }
 
+// What there is, and what makes less of it. bytes: that were asked for at once; 0: unknown.
+std::string out_of_memory(std::int64_t bytes) {
+  std::string text = "out of memory";
+  if (bytes > 0) text += concat(": ", format_bytes(bytes), " more were asked for");
+  if (const auto room = memory_room()) {
+    text += concat(bytes > 0 ? ", and " : ": ", room->bound, " has ", format_bytes(room->bytes), " left");
+  }
+  return text +
+         "; fewer tokens at a time need less (train: batch.rows; eval: --length, --batch-tokens; generate: "
+         "--chunk, --max-tokens)";
+}
+
+// An error of torch's as one line: its cause without the stack of calls, which says nothing to a user.
+std::string one_line(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  constexpr std::string_view kAsked = "tried to allocate ";
+  if (const std::size_t asked = text.find(kAsked); asked != std::string::npos) {
+    return out_of_memory(std::strtoll(text.c_str() + asked + kAsked.size(), nullptr, 10));
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+int failed(const std::string& text, int status) {
+  std::cerr << "gsa: " << text << '\n';
+  return status;
+}
+
 }  // namespace
 }  // namespace gsa::cli
 
@@ -110,10 +143,12 @@ int main(int argc, char** argv) {
     }
     return status;
   } catch (const gsa::UsageError& error) {
-    std::cerr << "gsa: " << error.what() << '\n';
-    return 2;
+    return gsa::cli::failed(error.what(), 2);
+  } catch (const c10::Error& error) {
+    return gsa::cli::failed(gsa::cli::one_line(error), 1);
+  } catch (const std::bad_alloc&) {
+    return gsa::cli::failed(gsa::cli::out_of_memory(0), 1);
   } catch (const std::exception& error) {
-    std::cerr << "gsa: " << error.what() << '\n';
-    return 1;
+    return gsa::cli::failed(error.what(), 1);
   }
 }

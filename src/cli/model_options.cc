@@ -1,10 +1,13 @@
 #include "cli/model_options.h"
 
+#include "cli/checks.h"
 #include "core/dangling_link.h"
 #include "core/file.h"
 #include "core/suggest.h"
 #include "core/usage_error.h"
+#include "kernels/decode/decode.h"
 #include "nn/config_json.h"
+#include "nn/newest_model.h"
 
 namespace gsa::cli {
 
@@ -38,10 +41,34 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--dense-below", options.dense_below, "sequences with fewer keys run dense; 0: none do")
       ->group(kSwitches);
   app.add_option("--vocab-size", options.vocab_size, "another vocabulary")->group(kSwitches);
-  app.add_option("--extend", options.extend, "YaRN to this many times the trained length")->group(kSwitches);
+  add_extend_option(app, options.extend, kSwitches);
 }
 
-void check_model_folder(const std::string& folder) {
+void add_extend_option(CLI::App& app, std::optional<double>& extend, const char* group) {
+  CLI::Option* option =
+      app.add_option("--extend", extend, "YaRN to this many times the trained length; 1: none");
+  option->group(group);
+  app.add_option_function<double>("--yarn",
+                                  [&extend](const double& factor) {
+                                    tell_note("--yarn is now --extend");
+                                    extend = factor;
+                                  })
+      ->group("")  // not in --help
+      ->excludes(option);
+}
+
+void extend_by(ModelConfig& config, double factor) {
+  const double most = static_cast<double>(kMostDecodeLength) / static_cast<double>(config.trained_length());
+  // The comparison is false for NaN.
+  if (!(factor >= 1 && factor <= most)) {
+    throw UsageError(concat("--extend: expected a number from 1 to ", most, ", which makes ",
+                            kMostDecodeLength, " tokens of the ", config.trained_length(),
+                            " the model was trained at, got ", factor));
+  }
+  extend(config, factor);
+}
+
+std::string model_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   constexpr const char* kExpected = "a model's folder (config.json and model.safetensors)";
   const fs::path path = folder;
@@ -50,27 +77,28 @@ void check_model_folder(const std::string& folder) {
     bad_file(folder, kExpected,
              fs::exists(path, error) ? "a file" : concat("no such folder", dangling_link(path)));
   }
-  if (fs::exists(path / "config.json", error)) return;
-  const fs::path latest = path / "latest";
-  bad_file(folder, kExpected,
-           fs::exists(latest / "config.json", error)
-               ? concat("the folder of a run, whose newest model is '", latest.string(), "'")
-               : "no config.json in it");
+  const std::string found = newest_model(path).string();
+  if (!fs::exists(fs::path(found) / "config.json", error))
+    bad_file(folder, kExpected, "no config.json in it");
+  return found;
 }
 
 namespace {
 
 ModelConfig config_of_folder(const std::string& folder) {
-  check_model_folder(folder);
-  const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
+  const std::filesystem::path path = std::filesystem::path(model_folder(folder)) / "config.json";
   return config_from_json(read_file(path, 16 << 20), path.string()).config;
 }
 
 void apply_options(ModelConfig& config, const ModelOptions& options) {
   AttentionConfig& a = config.attention;
-  if (!options.system.empty()) apply(config, system_by_name(options.system));
-  if (!options.value_gate.empty()) a.value_gate = gate_kind_by_name(options.value_gate);
-  if (!options.output_gate.empty()) a.output_gate = gate_kind_by_name(options.output_gate);
+  if (!options.system.empty())
+    apply(config, checking_option("--system", [&] { return system_by_name(options.system); }));
+  const auto gate = [](const char* option, const std::string& name) {
+    return checking_option(option, [&] { return gate_kind_by_name(name); });
+  };
+  if (!options.value_gate.empty()) a.value_gate = gate("--value-gate", options.value_gate);
+  if (!options.output_gate.empty()) a.output_gate = gate("--output-gate", options.output_gate);
   // An option that a dense model would ignore is refused.
   const bool about_selection = !options.score.empty() || !options.budget.empty() || options.k ||
                                options.k_min || options.k_max || options.index_heads ||
@@ -80,8 +108,10 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
         "--score, --budget, --k, --k-min, --k-max, --index-heads, --index-head-dim and --dense-below: "
         "expected a sparse system, got a dense one");
   }
-  if (!options.score.empty()) set_form(a.indexer, score_form_by_name(options.score));
-  if (!options.budget.empty()) a.budget.mode = budget_mode_by_name(options.budget);
+  if (!options.score.empty())
+    set_form(a.indexer, checking_option("--score", [&] { return score_form_by_name(options.score); }));
+  if (!options.budget.empty())
+    a.budget.mode = checking_option("--budget", [&] { return budget_mode_by_name(options.budget); });
   a.budget.base = options.k.value_or(a.budget.base);
   a.budget.min = options.k_min.value_or(a.budget.min);
   a.budget.max = options.k_max.value_or(a.budget.max);
@@ -94,7 +124,7 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
   a.indexer.head_size = options.index_head_dim.value_or(a.indexer.head_size);
   a.dense_below = options.dense_below.value_or(a.dense_below);
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
-  if (options.extend) extend(config, *options.extend);
+  if (options.extend) extend_by(config, *options.extend);
   config.validate();
 }
 
@@ -102,9 +132,9 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
 
 ModelConfig chosen_config(const ModelOptions& options) {
   ModelConfig config = options.folder.empty()
-                           ? checking_usage([&] { return ModelConfig::preset(options.preset); })
+                           ? checking_option("--preset", [&] { return ModelConfig::preset(options.preset); })
                            : config_of_folder(options.folder);
-  checking_usage([&] { apply_options(config, options); });
+  checking_option("", [&] { apply_options(config, options); });
   return config;
 }
 

@@ -21,8 +21,15 @@ struct ModelOptions {
 
 void add_model_options(CLI::App& app, ModelOptions& options);
 
-// Refuses what is no model's folder; of a run's folder, with the path of its newest model.
-void check_model_folder(const std::string& folder);
+// --extend, and --yarn as its old name.
+void add_extend_option(CLI::App& app, std::optional<double>& extend, const char* group);
+
+// Positions to so many times the trained length.
+void extend_by(nn::ModelConfig& config, double factor);
+
+// The folder of the model that is meant: the folder itself, or a run's newest checkpoint. Refuses what is
+// neither.
+std::string model_folder(const std::string& folder);
 
 nn::ModelConfig chosen_config(const ModelOptions& options);
 

@@ -27,7 +27,7 @@ std::string duration(double seconds) {
 }
 
 Progress::Progress(std::string title, std::int64_t total)
-    : title_(std::move(title)), total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
+    : title_(std::move(title)), total_(total), terminal_(is_terminal(STDERR_FILENO)) {}
 
 Progress::~Progress() {
   if (terminal_ && drawn_) std::cerr << "\r\033[K" << std::flush;
@@ -49,7 +49,7 @@ void Progress::update(std::int64_t done, const std::string& detail) {
     if (terminal_) {
       constexpr int kWidth = 24;
       const int filled = static_cast<int>(share * kWidth);
-      for (int i = 0; i < kWidth; ++i) text += i < filled ? "█" : "░";
+      for (int i = 0; i < kWidth; ++i) text += i < filled ? symbol("█", "#") : symbol("░", ".");
       text += "  ";
     }
     text += concat(percent(share), "  ", detail);

@@ -1,8 +1,13 @@
 #include "cli/text.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
 namespace gsa::cli {
 namespace {
@@ -20,6 +25,26 @@ std::size_t width_of(const std::string& text) {
 }
 
 }  // namespace
+
+bool shows_utf8() {
+  static const bool shows = [] {
+    for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+      const char* const value = std::getenv(name);
+      if (value == nullptr || *value == '\0') continue;
+      std::string locale = value;
+      std::transform(locale.begin(), locale.end(), locale.begin(),
+                     [](unsigned char c) { return std::tolower(c); });
+      return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+    }
+    return false;
+  }();
+  return shows;
+}
+
+bool is_terminal(int descriptor) {
+  const char* const term = std::getenv("TERM");
+  return ::isatty(descriptor) == 1 && term != nullptr && std::string_view(term) != "dumb" && *term != '\0';
+}
 
 std::string grouped(std::int64_t value) {
   const std::string digits = std::to_string(value < 0 ? -value : value);
@@ -63,7 +88,7 @@ void Table::print(std::ostream& out) const {
     const auto& cells = rows_[r];
     if (cells.empty()) {
       out << "  ";
-      for (std::size_t i = 0; i + 3 < total; ++i) out << "─";
+      for (std::size_t i = 0; i + 3 < total; ++i) out << symbol("─", "-");
       out << '\n';
       continue;
     }

@@ -29,7 +29,7 @@ struct Options {
   std::string output, tokenizer = "bytes", format = "auto", field = "text", split = "file", separator;
   std::int64_t train_tokenizer = 0;
   std::int64_t sample_lines = 1'000'000;
-  bool check = false;
+  bool check = false, skip_bad_lines = false;
   bool tokenizer_given = false, sample_given = false, field_given = false, split_given = false;
 };
 
@@ -92,6 +92,9 @@ void check(const Options& options) {
       throw UsageError("--train-tokenizer: expected files, which are read twice, got standard input");
     }
   }
+  if (!json && options.skip_bad_lines) {
+    throw UsageError("--skip-bad-lines: expected JSON lines, got plain text");
+  }
   if (!json && options.field_given) throw UsageError("--field: expected JSON lines, got plain text");
   if (!text && (options.split_given || !options.separator.empty())) {
     throw UsageError(
@@ -117,19 +120,32 @@ struct Handler {
   std::function<std::string()> detail;
 };
 
-void read_inputs(const Options& options, const char* title, const Handler& handler) {
+// Lines that --skip-bad-lines left out, and what is wrong with the first of them.
+struct Skipped {
+  std::int64_t lines = 0;
+  std::string first;
+};
+
+Skipped read_inputs(const Options& options, const char* title, const Handler& handler) {
   Progress progress(title, total_bytes(options));
+  Skipped skipped;
   std::int64_t before = 0, in_file = 0;
   for (const std::string& input : options.inputs) {
-    read_documents(source_of(options, input),
-                   {.text = handler.text, .end = handler.end, .progress = [&](std::int64_t bytes) {
-                      if (interrupted()) throw Stopped();
-                      in_file = bytes;
-                      progress.update(before + bytes, handler.detail());
-                    }});
+    DocumentSource source = source_of(options, input);
+    if (options.skip_bad_lines) {
+      source.skip = [&](const std::string& fault) {
+        if (skipped.lines++ == 0) skipped.first = fault;
+      };
+    }
+    read_documents(source, {.text = handler.text, .end = handler.end, .progress = [&](std::int64_t bytes) {
+                              if (interrupted()) throw Stopped();
+                              in_file = bytes;
+                              progress.update(before + bytes, handler.detail());
+                            }});
     before += in_file;
     in_file = 0;
   }
+  return skipped;
 }
 
 [[noreturn]] void no_text(const Options& options) {
@@ -187,15 +203,19 @@ int tokenize(const Options& options) {
     const ThreadParallel parallel(cores());
     DatasetWriter writer(options.output, *tokenizer, DatasetWriter::kShardTokens, parallel);
     bool any = false;
-    read_inputs(options, "tokenizing",
-                {.text = [&](std::string_view text) { writer.append(text); },
-                 .end =
-                     [&] {
-                       any = true;
-                       writer.end_document();
-                     },
-                 .detail = [&] { return grouped(writer.tokens()) + " tokens"; }});
+    const Skipped skipped = read_inputs(options, "tokenizing",
+                                        {.text = [&](std::string_view text) { writer.append(text); },
+                                         .end =
+                                             [&] {
+                                               any = true;
+                                               writer.end_document();
+                                             },
+                                         .detail = [&] { return grouped(writer.tokens()) + " tokens"; }});
     if (interrupted()) throw Stopped();  // Ctrl-C may have ended who wrote to standard input as well
+    if (skipped.lines > 0) {
+      tell_note(concat(grouped(skipped.lines), skipped.lines == 1 ? " line was" : " lines were",
+                       " skipped, the first of them: ", skipped.first));
+    }
     if (!any) no_text(options);
     writer.finish();
   } catch (const Stopped&) {
@@ -233,6 +253,10 @@ void add_tokenize(CLI::App& app, Run& run) {
       ->group(kDocuments);
   auto* field = command->add_option("--field", options->field, "of JSON lines: where the text stands");
   field->capture_default_str()->group(kDocuments);
+  command
+      ->add_flag("--skip-bad-lines", options->skip_bad_lines,
+                 "of JSON lines: leave out and count those that are no JSON or lack the text")
+      ->group(kDocuments);
   auto* split =
       command->add_option("--split", options->split, "of text: a document is a file, or ends at blank-lines");
   split->capture_default_str()->group(kDocuments);

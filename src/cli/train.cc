@@ -45,8 +45,10 @@ Examples
   gsa tokenize book.txt --split blank-lines --output data/book
   gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
   gsa train runs/book/config.toml --resume
+  gsa train runs/book/config.toml --resume --set spans.sparse=400            more steps for a run that has ended
+  gsa train --print-config >my.toml                                          every option, to be filled in
   gsa train configs/tiny.toml --set model.system=standard --set spans.dense=300 --set spans.warmup=0 --set spans.sparse=0 ...
-  gsa train next.toml --set model.from=runs/book/latest
+  gsa train next.toml --set model.from=runs/book
   gsa train configs/tiny.toml --set model.layers=6 --set model.d_model=192 --set model.index_head_size=32 ...
 
 Relative paths are taken from the current folder in --set, and from the file's own folder in a configuration file.
@@ -98,6 +100,13 @@ int train_model(const Options& options) {
   if (!options.file.empty()) read_toml(config, options.file);
   for (const std::string& setting : options.settings) set_option(config, setting);
   if (options.print) {
+    // A template has nothing to settle: what follows from the steps would be wrong once there are some.
+    if (const std::vector<std::string> missing = config.missing(); !missing.empty()) {
+      std::cout << "# To be filled in before a run:";
+      for (const std::string& key : missing) std::cout << ' ' << key;
+      std::cout << '\n' << to_toml(config);
+      return 0;
+    }
     config.resolve();
     config.precision = train::precision_on(config.precision, train::device_by_name(config.device));
     std::cout << to_toml(with_absolute_paths(config));
@@ -136,7 +145,8 @@ void add_train(CLI::App& app, Run& run) {
       ->take_all()
       ->allow_extra_args(false);
   command->add_flag("--resume", options->resume, "go on from the newest checkpoint in output.folder");
-  command->add_flag("--print-config", options->print, "print the effective configuration as TOML and end");
+  command->add_flag("--print-config", options->print,
+                    "print the effective configuration as TOML and end; without a dataset, a template");
   command->callback([&run, options] { run = [options] { return train_model(*options); }; });
 }
 

@@ -87,7 +87,7 @@ train::TrainEvents TrainDisplay::events() {
 }
 
 void TrainDisplay::open(train::Trainer& trainer) {
-  terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  terminal_ = is_terminal(STDOUT_FILENO);
   config_ = trainer.config();
   device_ = trainer.device();
   const std::filesystem::path folder = config_.output.folder;

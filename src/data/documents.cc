@@ -200,6 +200,14 @@ void read_split(LineReader& lines, Pieces& pieces, const DocumentSource& source)
   pieces.end_document();
 }
 
+std::string text_of(const std::string& line, const std::string& where, const std::string& field) {
+  Json object = parse_json(line, where);
+  if (!object.is_object() || !object.contains(field) || !object[field].is_string()) {
+    bad_file(where, concat("an object with the text '", field, "'"), shown(object));
+  }
+  return std::move(object[field].get_ref<std::string&>());
+}
+
 void read_json_lines(LineReader& lines, Pieces& pieces, const DocumentSource& source) {
   std::string line;
   std::int64_t number = 0;
@@ -212,11 +220,15 @@ void read_json_lines(LineReader& lines, Pieces& pieces, const DocumentSource& so
     const std::string where = concat(lines.name(), ", line ", number);
     if (line.size() > kMaxJsonLine) bad_file(where, concat("at most ", kMaxJsonLine, " bytes"), "more");
     if (!part.completes || is_blank(line)) continue;
-    const Json object = parse_json(line, where);
-    if (!object.is_object() || !object.contains(source.field) || !object[source.field].is_string()) {
-      bad_file(where, concat("an object with the text '", source.field, "'"), shown(object));
+    std::string text;
+    try {
+      text = text_of(line, where, source.field);
+    } catch (const Error& fault) {
+      if (!source.skip) throw;
+      source.skip(fault.what());
+      continue;
     }
-    pieces.add_long(object[source.field].get_ref<const std::string&>());
+    pieces.add_long(text);
     pieces.end_document();
   }
 }

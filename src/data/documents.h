@@ -21,6 +21,8 @@ struct DocumentSource {
   Split split = Split::file;
   std::string separator = {};  // for Split::separator: a line that is exactly this
   std::string field = "text";  // of a JSON line's object
+  // Called with what is wrong with a JSON line, which is then left out; absent: such a line is an error.
+  std::function<void(const std::string& fault)> skip = nullptr;
 };
 
 struct DocumentEvents {

@@ -19,6 +19,7 @@
 #include "eval/recall.h"
 #include "nn/cost.h"
 #include "nn/evaluation_mode.h"
+#include "torch/threads.h"
 #include "train/trainer.h"
 
 namespace gsa::demo {
@@ -31,6 +32,7 @@ constexpr double kLearningRate = 3e-3;
 constexpr double kKlShare = 0.5;  // a step of 1,024 tokens has some 16 tiles of queries to draw from
 constexpr std::int64_t kValidationStories = 48;
 constexpr std::int64_t kTrialSteps = 4;
+constexpr double kSlower = 1.1;  // steps in the middle of a run, over the quickest of a trial
 constexpr int kShownQuestions = 4;
 constexpr std::int64_t kSampleTokens = 60;
 constexpr const char* kPrompts[] = {"Story: Ada drank tea and fed goats. Later Ada", "Story: Otto"};
@@ -44,6 +46,11 @@ std::string fixed(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f", value);
   return text;
+}
+
+std::string time_text(double seconds) {
+  return seconds < 90 ? concat(std::lround(seconds), " seconds")
+                      : concat(std::lround(seconds / 60), " minutes");
 }
 
 std::string processor() {
@@ -88,16 +95,18 @@ class Demo {
   Demo(const Options& options, const Events& events) : options_(options), events_(events) {}
 
   Results run() {
-    if (options_.threads > 0) torch::set_num_threads(static_cast<int>(options_.threads));
+    if (const std::string note = binding::use_threads(options_.threads); !note.empty()) {
+      events_.say("note: " + note);
+    }
     prepare_folder(options_.output, events_);
     progress("making up stories", "a tokenizer for them");
     tokenizer_ = make_tokenizer(options_.seed);
     write_stories(validation(), *tokenizer_, options_.seed + 1, kValidationStories);
     progress("making up stories", "how fast is this machine?");
     measure_pace();
-    const double room = 60 * options_.minutes - seconds_since(start_) - 2 * evaluation_seconds();
-    // In the middle of a run steps are a little slower than the quickest of a trial.
-    spans_ = spans_of(options_.steps > 0 ? options_.steps : steps_within(room / 1.1, pace_));
+    spans_ = spans_of(options_.minutes ? steps_within(seconds_for_steps() / kSlower, pace_) : options_.steps);
+    events_.say(concat(spans_.steps(), " steps for each model, about ", time_text(expected_seconds()),
+                       " on this machine as it is now"));
     write_stories(train_data(), *tokenizer_, options_.seed + 2, spans_.steps() * kBatchTokens / kLength);
     needles_ = make_needles(*tokenizer_, options_.seed + 3, options_.questions);
     describe();
@@ -165,6 +174,16 @@ class Demo {
   double evaluation_seconds() const {
     const auto stories = static_cast<double>(kValidationStories * 2 + 8 * options_.questions);
     return stories * kLength / kBatchTokens * 0.5 * pace_.sparse + 3;
+  }
+
+  double seconds_for_steps() const {
+    return 60 * *options_.minutes - seconds_since(start_) - 2 * evaluation_seconds();
+  }
+
+  // Until the end, of what is left.
+  double expected_seconds() const {
+    return pace_.seconds(spans_, standard_done_, gsa_done_) * kSlower +
+           evaluation_seconds() * (2 - evaluated_);
   }
 
   void describe() {
@@ -305,13 +324,10 @@ class Demo {
 
   void progress(const std::string& what, const std::string& detail) {
     const double done = seconds_since(start_);
-    const double left = spans_.steps() == 0 ? 60 * options_.minutes - done
-                                            : pace_.seconds(spans_, standard_done_, gsa_done_) * 1.05 +
-                                                  evaluation_seconds() * (2 - evaluated_);
-    events_.progress({.what = what,
-                      .done = std::llround(10 * done),
-                      .total = std::llround(10 * (done + std::max(0.0, left))),
-                      .detail = detail});
+    // Before the pace is known nothing can be said.
+    const double total = spans_.steps() == 0 ? 0 : done + expected_seconds();
+    events_.progress(
+        {.what = what, .done = std::llround(10 * done), .total = std::llround(10 * total), .detail = detail});
   }
 
   const Options& options_;

@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "demo/results.h"
@@ -13,9 +14,10 @@
 namespace gsa::demo {
 
 struct Options {
-  double minutes = 4;           // of everything; as many steps as fit
-  std::int64_t steps = 0;       // of each model; 0: by minutes
-  std::int64_t questions = 24;  // with a needle, at each depth
+  // Of each model: what teaches both of them to look back. A fixed number, so that everyone gets the same.
+  std::int64_t steps = 1600;
+  std::optional<double> minutes = std::nullopt;  // of everything, instead of steps: as many as fit
+  std::int64_t questions = 24;                   // with a needle, at each depth
   std::uint64_t seed = 1;
   std::int64_t threads = 0;  // 0: torch's choice
   std::filesystem::path output = "gsa-demo";

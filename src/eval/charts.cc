@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "eval/markup.h"
 #include "eval/plot.h"
 #include "gsa/error.h"
 
@@ -21,6 +22,16 @@ std::vector<std::string> names(std::size_t count) {
   std::vector<std::string> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = concat(i);
   return values;
+}
+
+struct Drawn {
+  std::string title, svg;
+};
+
+template <typename Chart>
+Drawn drawn(Chart& chart, const std::string& caption) {
+  chart.caption = caption;
+  return {chart.title, to_svg(chart)};
 }
 
 // One value a layer.
@@ -43,7 +54,7 @@ HeatMap by_layer_and_head(std::vector<std::vector<double>> values) {
                    .height = std::max(200, 110 + 26 * static_cast<int>(rows))}};
 }
 
-std::string first_token(const Sinks& sinks) {
+Drawn first_token(const Sinks& sinks, const std::string& caption) {
   std::vector<std::vector<double>> values;
   double greatest = 0.5;  // a map of small shares stays pale
   for (const LayerSinks& layer : sinks.layers) {
@@ -55,10 +66,10 @@ std::string first_token(const Sinks& sinks) {
   map.description = "Share of each head's attention that goes to the first token of its sequence.";
   map.low = 0;
   map.high = greatest;
-  return to_svg(map);
+  return drawn(map, caption);
 }
 
-std::string gates(const Sinks& sinks) {
+Drawn gates(const Sinks& sinks, const std::string& caption) {
   LineChart chart{.title = "What the gates let through",
                   .description = "Mean of the value gate and of the output gate in each layer.",
                   .x = {.label = "layer", .whole = true},
@@ -71,10 +82,10 @@ std::string gates(const Sinks& sinks) {
     chart.series.push_back(
         over_layers("output gate (G1)", sinks.layers, [](const LayerSinks& l) { return *l.output_gate; }));
   }
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
-std::string residual(const Sinks& sinks) {
+Drawn residual(const Sinks& sinks, const std::string& caption) {
   LineChart chart{.title = "Residual stream",
                   .description = "Largest magnitude and root mean square of the residual stream.",
                   .x = {.label = "blocks passed", .whole = true},
@@ -87,10 +98,10 @@ std::string residual(const Sinks& sinks) {
                                      [&](const ResidualSize& size) { return positive(size.largest); }));
   chart.series.push_back(over_layers("root mean square", sinks.residual,
                                      [&](const ResidualSize& size) { return positive(size.rms); }));
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
-std::string kept_mass(const SelectionQuality& quality) {
+Drawn kept_mass(const SelectionQuality& quality, const std::string& caption) {
   std::vector<std::vector<double>> values;
   for (const LayerSelection& layer : quality.layers) values.push_back(layer.kept_mass);
   HeatMap map = by_layer_and_head(std::move(values));
@@ -98,10 +109,10 @@ std::string kept_mass(const SelectionQuality& quality) {
   map.description = "Share of each head's dense attention that falls on the keys that the indexer selects.";
   map.low = 0;
   map.high = 1;
-  return to_svg(map);
+  return drawn(map, caption);
 }
 
-std::string oracle(const SelectionQuality& quality) {
+Drawn oracle(const SelectionQuality& quality, const std::string& caption) {
   LineChart chart{.title = "The selection beside the oracle's",
                   .description =
                       "Dense attention's mass on the selected keys and on the best keys, and the "
@@ -117,10 +128,10 @@ std::string oracle(const SelectionQuality& quality) {
       return (layer.oracle.*value)();
     }));
   }
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
-std::string key_histogram(const SelectionQuality& quality) {
+Drawn key_histogram(const SelectionQuality& quality, const std::string& caption) {
   const KeyHistogram bins = histogram(quality, 40);
   std::vector<double> shares(bins.edges.size() - 1);
   for (const auto& layer : bins.counts) {
@@ -135,10 +146,10 @@ std::string key_histogram(const SelectionQuality& quality) {
                   .y = {.label = "share of queries", .unit = Unit::share},
                   .edges = bins.edges};
   chart.series.push_back({.name = "all layers", .values = std::move(shares)});
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
-std::string keys_by_layer(const SelectionQuality& quality) {
+Drawn keys_by_layer(const SelectionQuality& quality, const std::string& caption) {
   LineChart chart{.title = "Keys a query attends to, by layer",
                   .description = "Tenth, median and ninetieth percentile of the number of selected keys.",
                   .x = {.label = "layer", .whole = true},
@@ -149,10 +160,10 @@ std::string keys_by_layer(const SelectionQuality& quality) {
       return static_cast<double>(layer.k_t.quantile(share));
     }));
   }
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
-std::string unions(const SelectionQuality& quality) {
+Drawn unions(const SelectionQuality& quality, const std::string& caption) {
   LineChart chart{.title = "Keys of a tile of queries over keys of one",
                   .description = "Union of the keys that neighbouring queries select, over k.",
                   .x = {.label = "layer", .whole = true},
@@ -161,10 +172,10 @@ std::string unions(const SelectionQuality& quality) {
     chart.series.push_back(over_layers(concat(kTiles[i], " queries").c_str(), quality.layers,
                                        [i](const LayerSelection& layer) { return layer.union_over_k[i]; }));
   }
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
-std::string perplexity(const std::vector<Report>& reports) {
+Drawn perplexity(const std::vector<Report>& reports, const std::string& caption) {
   LineChart chart{.title = "Perplexity by length of the window",
                   .description = "Perplexity per token when the model sees windows of a length.",
                   .x = {.label = "tokens of a window", .scale = Scale::logarithmic},
@@ -175,35 +186,55 @@ std::string perplexity(const std::vector<Report>& reports) {
     series.y.push_back(report.perplexity->per_token());
   }
   chart.series.push_back(std::move(series));
-  return to_svg(chart);
+  return drawn(chart, caption);
 }
 
 }  // namespace
 
-std::vector<NamedChart> charts_of(const std::vector<Report>& reports) {
+std::vector<NamedChart> charts_of(const std::vector<Report>& reports, const std::string& caption) {
   std::vector<NamedChart> charts;
-  if (reports.size() > 1 && reports.front().perplexity) charts.push_back({"perplexity", perplexity(reports)});
+  if (reports.size() > 1 && reports.front().perplexity) {
+    Drawn chart = perplexity(reports, caption);
+    charts.push_back({"perplexity", std::move(chart.title), std::move(chart.svg)});
+  }
   for (const Report& report : reports) {
-    const auto add = [&](const char* name, std::string svg) {
-      charts.push_back({reports.size() > 1 ? concat(name, "-", report.length) : name, std::move(svg)});
+    const bool several = reports.size() > 1;
+    const std::string at =
+        several && !caption.empty() ? concat(caption, ", windows of ", report.length) : caption;
+    const auto add = [&](const char* name, Drawn chart) {
+      charts.push_back({several ? concat(name, "-", report.length) : name,
+                        several ? concat(chart.title, ", windows of ", report.length) : chart.title,
+                        std::move(chart.svg)});
     };
     if (report.sinks) {
-      add("first-token", first_token(*report.sinks));
+      add("first-token", first_token(*report.sinks, at));
       const LayerSinks& layer = report.sinks->layers.front();
-      if (layer.value_gate || layer.output_gate) add("gates", gates(*report.sinks));
-      if (report.sinks->largest() > 0) add("residual", residual(*report.sinks));
+      if (layer.value_gate || layer.output_gate) add("gates", gates(*report.sinks, at));
+      if (report.sinks->largest() > 0) add("residual", residual(*report.sinks, at));
     }
     if (report.selection) {
       const SelectionQuality& quality = *report.selection;
-      add("kept-mass", kept_mass(quality));
-      if (std::isfinite(quality.kept_over_oracle_mean())) add("oracle", oracle(quality));
-      add("key-histogram", key_histogram(quality));
-      add("keys-by-layer", keys_by_layer(quality));
+      add("kept-mass", kept_mass(quality, at));
+      if (std::isfinite(quality.kept_over_oracle_mean())) add("oracle", oracle(quality, at));
+      add("key-histogram", key_histogram(quality, at));
+      add("keys-by-layer", keys_by_layer(quality, at));
       const bool tiles = std::isfinite(quality.layers.front().union_over_k.front());
-      if (tiles) add("unions", unions(quality));
+      if (tiles) add("unions", unions(quality, at));
     }
   }
   return charts;
+}
+
+std::string index_page(const std::vector<NamedChart>& charts, const std::string& caption) {
+  std::string page =
+      concat("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", xml_escaped(caption),
+             "</title>\n<style>:root{color-scheme:light dark}body{font:15px system-ui,sans-serif;margin:24px}"
+             "img{max-width:100%;margin:0 16px 16px 0}</style></head>\n<body><h1>",
+             xml_escaped(caption), "</h1>\n");
+  for (const NamedChart& chart : charts) {
+    page += concat("<img src=\"", chart.name, ".svg\" alt=\"", xml_escaped(chart.title), "\">\n");
+  }
+  return page + "</body></html>\n";
 }
 
 }  // namespace gsa::eval

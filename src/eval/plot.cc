@@ -38,7 +38,10 @@ std::vector<std::pair<std::string, int>> legend_of(const std::vector<AnySeries>&
 }
 
 // A chart's title stands in its file; on a page the heading above it says it.
-double top_of(Placement placement) { return placement == Placement::file ? 32 : 2; }
+double top_of(Placement placement, const std::string& caption) {
+  if (placement == Placement::page) return 2;
+  return caption.empty() ? 32 : 48;
+}
 
 std::vector<std::string> tick_texts(const PlacedAxis& axis) {
   std::vector<std::string> texts;
@@ -136,8 +139,8 @@ std::string to_svg(const LineChart& chart, Placement placement) {
     x.take(span.to);
   }
   for (const PlotMark& mark : chart.marks) (mark.vertical ? x : y).take(mark.at);
-  Canvas canvas(chart.size, chart.title, chart.description, placement);
-  const double top = top_of(placement);
+  Canvas canvas(chart.size, {chart.title, chart.description, chart.caption}, placement);
+  const double top = top_of(placement, chart.caption);
   const double bottom = top + canvas.legend(top, legend_of(chart.series));
   const Axes axes = place_axes(canvas, bottom, chart.x, x, chart.y, y);
   draw_spans(canvas, axes, chart.spans);
@@ -166,8 +169,8 @@ std::string to_svg(const BarChart& chart, Placement placement) {
   }
   if (!any) bad_argument("plot", "series", "at least one finite value", "none");
   for (const PlotMark& mark : chart.marks) y.take(mark.at);
-  Canvas canvas(chart.size, chart.title, chart.description, placement);
-  const double top = top_of(placement);
+  Canvas canvas(chart.size, {chart.title, chart.description, chart.caption}, placement);
+  const double top = top_of(placement, chart.caption);
   const double bottom = top + canvas.legend(top, legend_of(chart.series)) + (chart.values ? 8 : 0);
   const double groups = static_cast<double>(chart.categories.size());
   const Axes axes = place_axes(canvas, bottom, {.label = chart.x_label}, {0, groups}, chart.y, y);
@@ -224,8 +227,8 @@ std::string to_svg(const Histogram& chart, Placement placement) {
   }
   Extent x{chart.edges.front(), chart.edges.back()};
   for (const PlotMark& mark : chart.marks) (mark.vertical ? x : y).take(mark.at);
-  Canvas canvas(chart.size, chart.title, chart.description, placement);
-  const double top = top_of(placement);
+  Canvas canvas(chart.size, {chart.title, chart.description, chart.caption}, placement);
+  const double top = top_of(placement, chart.caption);
   const double bottom = top + canvas.legend(top, legend_of(chart.series));
   const Axes axes = place_axes(canvas, bottom, chart.x, x, chart.y, y);
   draw_y_axis(canvas, axes.frame, axes.y, chart.y.label);
@@ -262,9 +265,9 @@ std::string to_svg(const HeatMap& chart, Placement placement) {
   }
   if (all.empty()) bad_argument("plot", "values", "at least one finite value", "none");
   const double low = chart.low.value_or(std::min(0.0, all.low)), high = chart.high.value_or(all.high);
-  Canvas canvas(chart.size, chart.title, chart.description, placement);
-  const Frame frame =
-      frame_for(canvas, top_of(placement), chart.rows, !chart.row_label.empty(), !chart.column_label.empty());
+  Canvas canvas(chart.size, {chart.title, chart.description, chart.caption}, placement);
+  const Frame frame = frame_for(canvas, top_of(placement, chart.caption), chart.rows,
+                                !chart.row_label.empty(), !chart.column_label.empty());
   const double width = (frame.right - frame.left) / static_cast<double>(chart.columns.size());
   const double height = (frame.bottom - frame.top) / static_cast<double>(chart.rows.size());
   for (std::size_t r = 0; r < chart.rows.size(); ++r) {

@@ -49,6 +49,7 @@ struct PlotMark {  // a straight line across the chart
 
 struct LineChart {
   std::string title = "", description = "";  // the description is for readers who do not see the picture
+  std::string caption = "";                  // below the title of a file: what it was measured on
   Axis x = {}, y = {};
   std::vector<Series> series = {};
   std::vector<PlotSpan> spans = {};
@@ -63,7 +64,7 @@ struct BarChart {
     std::vector<double> values = {};  // one a category; not finite: no bar
     int color = -1;
   };
-  std::string title = "", description = "";
+  std::string title = "", description = "", caption = "";
   std::vector<std::string> categories = {};
   std::string x_label = "";
   Axis y = {};
@@ -80,7 +81,7 @@ struct Histogram {
     std::vector<double> values = {};  // one a bin, 0 or more
     int color = -1;
   };
-  std::string title = "", description = "";
+  std::string title = "", description = "", caption = "";
   Axis x = {}, y = {};
   std::vector<double> edges = {};  // ascending, one more than bins
   std::vector<Bins> series = {};
@@ -90,7 +91,7 @@ struct Histogram {
 
 // Rows of cells with their values, such as layers by heads.
 struct HeatMap {
-  std::string title = "", description = "";
+  std::string title = "", description = "", caption = "";
   std::string row_label = "", column_label = "";
   std::vector<std::string> rows = {}, columns = {};
   std::vector<std::vector<double>> values = {};  // [rows][columns]; not finite: an empty cell

@@ -69,10 +69,20 @@ double text_width(const std::string& text) {
   return 0.56 * kFontSize * static_cast<double>(characters);
 }
 
+// The end of a text, which tells paths apart, where the whole is too wide.
+static std::string fitting_end(std::string text, double width) {
+  if (text_width(text) <= width) return text;
+  while (text_width("…" + text) > width) {
+    do text.erase(0, 1);
+    while (!text.empty() && (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80);
+  }
+  return "…" + text;
+}
+
 Canvas::Value::Value(double number) : text_(pixels(number)) {}
 
-Canvas::Canvas(PlotSize size, const std::string& title, const std::string& description, Placement placement)
-    : size_(size) {
+Canvas::Canvas(PlotSize size, const PlotTexts& texts, Placement placement) : size_(size) {
+  const auto& [title, description, caption] = texts;
   if (size.width < 120 || size.height < 80) {
     bad_argument("plot", "size", "at least 120 x 80 pixels", concat(size.width, " x ", size.height));
   }
@@ -85,6 +95,8 @@ Canvas::Canvas(PlotSize size, const std::string& title, const std::string& descr
     out_ +=
         concat("<style>", plot_style(), "</style>\n<rect width=\"100%\" height=\"100%\" class=\"pl-on\"/>\n");
     text(kMargin, 22, title, "start", "pl-title");
+    if (!caption.empty())
+      text(kMargin, 40, fitting_end(caption, size.width - 2 * kMargin), "start", "pl-quiet");
   }
 }
 

@@ -14,9 +14,13 @@ constexpr double kFontSize = 13;
 
 double text_width(const std::string& text);  // about, in pixels
 
+struct PlotTexts {
+  const std::string &title, &description, &caption;
+};
+
 class Canvas {
  public:
-  Canvas(PlotSize size, const std::string& title, const std::string& description, Placement placement);
+  Canvas(PlotSize size, const PlotTexts& texts, Placement placement);
 
   // Attributes in the order given: {"class", "axis"}, {"x1", 3.5}, ... Numbers are written short.
   class Value {

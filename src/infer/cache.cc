@@ -1,14 +1,12 @@
 #include "infer/cache.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
-
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "gsa/error.h"
 #include "infer/cache_file.h"
+#include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
 
 namespace gsa::infer {
@@ -19,46 +17,15 @@ using at::Tensor;
 constexpr const char* kOp = "infer::Cache";
 constexpr std::int64_t kSpare = 16;  // pages
 
-// A number in a file of the kernel's; absent where there is none (a control group without a limit says
-// "max").
-std::optional<std::int64_t> number_in(const char* file) {
-  std::int64_t value = 0;
-  std::ifstream in(file);
-  if (in >> value) return value;
-  return std::nullopt;
-}
-
-std::optional<std::int64_t> memory_available_by_kernel() {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  std::int64_t kilobytes = 0;
-  while (in >> key >> kilobytes) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-    std::getline(in, unit);
-  }
-  return std::nullopt;
+std::int64_t available_memory(const at::Device& device) {
+  const std::optional<MemoryRoom> room = binding::device_memory_room(device);
+  if (room) return room->bytes;
+  throw Error(
+      "gsa::infer: expected /proc/meminfo to say how much memory is available, got nothing; set the "
+      "cache's budget instead (cache_bytes)");
 }
 
 }  // namespace
-
-std::int64_t available_memory(const at::Device& device) {
-  if (!device.is_cpu()) {
-    c10::DeviceAllocator* allocator = c10::getDeviceAllocator(device.type());
-    const auto stats = allocator->getDeviceStats(device.index());
-    const auto reserved = stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;  // 0: all pools
-    return static_cast<std::int64_t>(allocator->getMemoryInfo(device.index()).first) + reserved;
-  }
-  std::optional<std::int64_t> available = memory_available_by_kernel();
-  const auto limit = number_in("/sys/fs/cgroup/memory.max"),
-             used = number_in("/sys/fs/cgroup/memory.current");
-  if (limit && used) available = std::min(available.value_or(*limit - *used), *limit - *used);
-  if (!available) {
-    throw Error(
-        "gsa::infer: expected /proc/meminfo to say how much memory is available, got nothing; set the "
-        "cache's budget instead (cache_bytes)");
-  }
-  return std::max<std::int64_t>(*available, 0);
-}
 
 Cache::Cache(const CacheShape& shape, const at::Device& device, std::optional<std::int64_t> budget)
     : shape_(shape), device_(device), pool_(std::make_shared<PagePool>(shape.page_size)) {

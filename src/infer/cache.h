@@ -23,10 +23,6 @@
 
 namespace gsa::infer {
 
-// Bytes that may still be taken on a device: on the CPU what the machine, or the control group that the
-// process is in, has left; on a GPU what is free there, torch's own unused blocks included.
-std::int64_t available_memory(const at::Device& device);
-
 struct CacheUse {
   std::int64_t tokens = 0;           // that the pages in use have room for, shared ones counted once
   std::int64_t bytes = 0;            // of the pages in use

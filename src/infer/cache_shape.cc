@@ -1,8 +1,5 @@
 #include "infer/cache_shape.h"
 
-#include <array>
-#include <cstdio>
-
 #include "core/checked.h"
 #include "gsa/error.h"
 
@@ -51,21 +48,6 @@ CacheShape cache_shape(const nn::ModelConfig& config, const CacheShapeOptions& o
       .page_size = options.page_size};
   shape.validate();
   return shape;
-}
-
-std::string format_bytes(std::int64_t bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return concat(bytes, " bytes");
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(),
-                value < 10    ? "%.2f %s"
-                : value < 100 ? "%.1f %s"
-                              : "%.0f %s",
-                value, kUnits[unit]);
-  return text.data();
 }
 
 }  // namespace gsa::infer

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/memory.h"
 #include "gsa/dtype.h"
 #include "nn/model_config.h"
 
@@ -42,6 +43,5 @@ struct CacheShapeOptions {
 CacheShape cache_shape(const nn::ModelConfig& config, const CacheShapeOptions& options);
 
 // "1.53 GiB", "12.0 MiB", "800 bytes".
-std::string format_bytes(std::int64_t bytes);
 
 }  // namespace gsa::infer

@@ -180,4 +180,38 @@ Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
   return cost;
 }
 
+std::int64_t layer_numbers(const ModelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const std::int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
+  const auto gate = [&](GateKind kind, std::int64_t heads) {
+    return kind == GateKind::none
+               ? 0
+               : heads * a.head_size + (kind == GateKind::headwise ? heads : heads * a.head_size);
+  };
+  std::int64_t count = 4 * a.d_model + 2 * q + 2 * k + 3 * config.intermediate;
+  count += gate(a.value_gate, a.kv_heads) + gate(a.output_gate, a.heads);  // projection and product
+  if (a.sparse) count += a.indexer.heads * (a.indexer.head_size + 1) + a.indexer.head_size;
+  return count;
+}
+
+MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options) {
+  const double parameters = real(count_model(config).total()),
+               size = static_cast<double>(size_of(options.dtype));
+  const bool half = size < 4;
+  const double layer = real(layer_numbers(config)), layers = real(config.layers),
+               d = real(config.attention.d_model);
+  // In fp32 the weights are their own masters.
+  const double each = 2 * size + 8 + (half ? 4 : 0) + (half && options.several_batches ? 4 : 0);
+  // Beside what is kept, the gradients of the block that is at work.
+  const double kept = options.checkpoint_activations ? layers * d + layer : layers * layer;
+  return {.state = parameters * each, .activations = real(options.tokens) * size * (kept + layer + 2 * d)};
+}
+
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype) {
+  const double size = static_cast<double>(size_of(dtype));
+  return {
+      .state = real(count_model(config).total()) * size,
+      .activations = real(tokens) * size * (real(layer_numbers(config)) + real(config.attention.d_model))};
+}
+
 }  // namespace gsa::nn

@@ -77,6 +77,30 @@ struct CostOptions {
 
 Cost estimate_cost(const ModelConfig& config, const CostOptions& options);
 
+// Memory of work before it begins: what must be there at the same time, counted by tensors of the sizes
+// below. What passes (a chunk of logits, blocks of scores) is left out, so a little more is needed.
+//
+// Numbers that a token needs in one layer, all of them kept for a backward pass: residual stream and norms,
+// queries, keys, values, gates, attention's output, the block's three widths, the indexer's projections.
+std::int64_t layer_numbers(const ModelConfig& config);
+
+struct MemoryNeed {
+  double state = 0;        // weights; for training also gradients, masters and AdamW's moments
+  double activations = 0;  // of the tokens that are at work together
+  double total() const { return state + activations; }
+};
+
+struct TrainingMemoryOptions {
+  std::int64_t tokens = 0;  // of a micro-batch
+  DType dtype = DType::f32;
+  bool several_batches = false;         // gradients of 16 bits are then added up in fp32
+  bool checkpoint_activations = false;  // blocks keep their input only, but for the one that is recomputed
+};
+MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options);
+
+// A forward pass without gradients, weights of `dtype` included.
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype);
+
 // Pairs of a query and a key it reads, in a sequence of `length`: all visible ones, or at most k for each
 // query.
 double visible_pairs(std::int64_t length);

@@ -193,6 +193,8 @@ void extend(ModelConfig& config, double factor) {
   const std::int64_t trained = config.trained_length();
   YarnConfig& yarn = config.attention.rope.yarn;
   require(factor >= 1 && std::isfinite(factor), "rope.yarn.factor", "a finite number, 1 or more", factor);
+  require(factor * static_cast<double>(trained) <= INT32_MAX, "rope.yarn.factor",
+          concat("at most ", INT32_MAX, " positions of the ", trained, " the model was trained at"), factor);
   yarn.factor = factor;
   yarn.original_length = trained;
   config.max_positions = std::llround(factor * static_cast<double>(trained));

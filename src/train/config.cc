@@ -12,6 +12,7 @@
 #include "core/suggest.h"
 #include "core/usage_error.h"
 #include "nn/kl_sample.h"
+#include "torch/threads.h"
 #include "train/model_sizes.h"
 
 namespace gsa::train {
@@ -92,7 +93,9 @@ void assign(const Option& option, bool value) {
   **target = value;
 }
 
-const Option& find(const std::vector<Option>& options, const std::string& key) {
+const Option& find(const std::vector<Option>& options, const std::string& typed) {
+  // An old name, which files of older runs have.
+  const std::string key = typed == "model.yarn_factor" ? "model.extend" : typed;
   std::vector<std::string> keys;
   for (const Option& option : options) {
     if (option.key == key) return option;
@@ -170,7 +173,8 @@ std::vector<Option> options_of(TrainConfig& c) {
   const auto choice = [](const char* key, std::string& target, std::vector<std::string> choices,
                          const char* help) { return Option{key, &target, help, 0, 0, std::move(choices)}; };
   return {
-      path("model.from", c.model.from, "start from this model folder; empty: from scratch"),
+      path("model.from", c.model.from,
+           "start from this model folder, or from the newest checkpoint of this run; empty: from scratch"),
       flag("model.ignore_tokenizer", c.model.ignore_tokenizer,
            "take the dataset's ids for the model's, whatever tokenizer stands in model.from"),
       choice("model.preset", c.model.preset, or_empty(nn::ModelConfig::preset_names()),
@@ -225,7 +229,7 @@ std::vector<Option> options_of(TrainConfig& c) {
              "a new indexer starts from q_proj and k_proj as they are when it begins to learn, or at random; "
              "empty: attention after dense steps or from a folder, else random; an indexer that the folder "
              "has goes on"),
-      real("model.yarn_factor", c.model.yarn_factor, 0, 1024,
+      real("model.extend", c.model.extend, 0, 1024,
            "YaRN to this many times the trained length; 1: none; 0: as it is"),
       path("data.train", c.data.train, "dataset folder (gsa tokenize makes one)"),
       path("data.validation", c.data.validation, "dataset folder for validation; empty: none"),
@@ -297,7 +301,7 @@ std::vector<Option> options_of(TrainConfig& c) {
       flag("checkpoint_activations", c.checkpoint_activations,
            "recompute blocks in the backward pass: less memory"),
       whole("seed", c.seed, 0, kMany, "of the weights and of sampling"),
-      whole("threads", c.threads, 0, 4096, "CPU threads; 0: one a core"),
+      whole("threads", c.threads, 0, binding::kMostThreads, "CPU threads, at most one a core; 0: one a core"),
   };
 }
 
@@ -400,6 +404,14 @@ std::string options_help() {
   return top + groups;
 }
 
+std::vector<std::string> TrainConfig::missing() const {
+  std::vector<std::string> keys;
+  if (data.train.empty()) keys.push_back("data.train");
+  if (output.folder.empty()) keys.push_back("output.folder");
+  if (steps() == 0) keys.push_back("spans");
+  return keys;
+}
+
 void TrainConfig::resolve() {
   const auto refuse_because = [](const char* key, const std::string& expected, const std::string& got) {
     throw UsageError(concat("option '", key, "': expected ", expected, ", got ", got));
@@ -424,8 +436,8 @@ void TrainConfig::resolve() {
     refuse_because("model.ignore_tokenizer", "model.from beside it, whose tokenizer it is about", "none");
   }
   if (!nn::parts_of_share(kl_share)) refuse_because("kl_share", nn::kShareExpected, number_text(kl_share));
-  if (model.yarn_factor > 0 && model.yarn_factor < 1) {
-    refuse_because("model.yarn_factor", "0, or a number of at least 1", number_text(model.yarn_factor));
+  if (model.extend > 0 && model.extend < 1) {
+    refuse_because("model.extend", "0, or a number of at least 1", number_text(model.extend));
   }
   if (model.indexer_init == "attention" && spans.warmup + spans.sparse == 0) {
     refuse_because("model.indexer_init", "warm-up or sparse steps beside attention, which it is taken before",
@@ -474,11 +486,11 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   if (!model.output_gate.empty()) attention.output_gate = nn::gate_kind_by_name(model.output_gate);
   if (!model.budget.empty()) attention.budget.mode = nn::budget_mode_by_name(model.budget);
   apply_budget(*this, config, stored);
-  if (model.yarn_factor > 0) checking_usage([&] { nn::extend(config, model.yarn_factor); });
+  if (model.extend > 0) checking_usage([&] { nn::extend(config, model.extend); });
   if (data.length > config.max_positions) {
     refuse_because("data.length",
                    concat("at most the ", config.max_positions,
-                          " positions of the model (model.yarn_factor extends them)"),
+                          " positions of the model (model.extend makes more of them)"),
                    concat(data.length));
   }
   if (!attention.sparse && spans.warmup + spans.sparse > 0) {

@@ -21,7 +21,7 @@ struct TrainConfig {
     std::string value_gate, output_gate, score_form, budget;  // empty: as the system has it
     std::int64_t k_base = 0, k_min = 0, k_max = 0;            // 0: as the preset or the folder has it
     std::int64_t vocab_size = 0;                              // 0: the tokenizer's
-    double yarn_factor = 0;                                   // 0: as the preset or the folder has it
+    double extend = 0;                                        // 0: as the preset or the folder has it
     // Sizes (model_sizes.h). 0, -1 or empty: as the preset or the folder has it.
     std::int64_t layers = 0, d_model = 0, intermediate_size = 0, heads = 0, kv_heads = 0, head_size = 0;
     std::string tie_embeddings;
@@ -84,6 +84,10 @@ struct TrainConfig {
   std::int64_t threads = 0;
 
   std::int64_t steps() const { return spans.dense + spans.warmup + spans.sparse; }
+
+  // Whether a run can begin: a dataset, a folder for its output and steps are named. What is missing, as
+  // keys.
+  std::vector<std::string> missing() const;
 
   // Puts in place what follows from other options (preset, system, warmup_steps), then throws gsa::Error
   // where options contradict each other or something needed is missing.

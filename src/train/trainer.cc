@@ -10,7 +10,11 @@
 #include "nn/cost.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
+#include "nn/newest_model.h"
+#include "torch/device_memory.h"
+#include "torch/threads.h"
 #include "train/indexer_start.h"
+#include "train/memory.h"
 #include "train/model_sizes.h"
 #include "train/trainer_state.h"
 
@@ -47,6 +51,10 @@ AdamWOptions adamw_options(const TrainConfig& config) {
           .gate_lr_multiplier = config.optimizer.gate_lr_multiplier};
 }
 
+void check_room(const TrainConfig& config, const nn::ModelConfig& model, const torch::Device& device) {
+  if (const auto room = binding::device_memory_room(device)) check_memory(config, model, *room);
+}
+
 double clip_factor(double norm, double bound) { return bound > 0 && norm > bound ? bound / norm : 1; }
 
 }  // namespace
@@ -68,7 +76,7 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
         "option 'precision': expected bf16 on a GPU, whose operators take 16-bit types, got fp32 (or set "
         "device=cpu)");
   }
-  if (config_.threads > 0) torch::set_num_threads(static_cast<int>(config_.threads));
+  take_note(binding::use_threads(config_.threads));
   if (tokenizer_->fingerprint() != data_.tokenizer_fingerprint()) {
     bad_file(config_.data.train, "the tokenizer that the dataset was made with", "another one in the folder");
   }
@@ -86,7 +94,7 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
   }
   torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
   if (!resume) {
-    build_model(config_.model.from, false);
+    build_model(nn::newest_model(config_.model.from), false);
     take_note(length_note(config_, model_->config().attention, device_.is_cuda()));
     take_note(sample_note(config_));
     return;
@@ -107,6 +115,7 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
     nn::ModelConfig config = config_.model_config(vocabulary, std::nullopt);
     config.bos_id = tokenizer_->bos();
     config.eos_ids = {tokenizer_->eos()};
+    check_room(config_, config, device_);
     model_ = nn::Model(config);
     choose_indexer_start(std::nullopt);
   } else {
@@ -123,6 +132,7 @@ void Trainer::build_model(const std::filesystem::path& from, bool resume) {
       options.config = config_.model_config(vocabulary, stored);
       options.missing = nn::MissingParts::initialise_and_fold;
     }
+    check_room(config_, options.config ? *options.config : nn::load_config(from), device_);
     nn::LoadedModel loaded = nn::load_model(from, options);
     model_ = loaded.model;
     initialised_ = std::move(loaded.initialised);
@@ -449,7 +459,7 @@ void Trainer::save() {
 
 void Trainer::restore(std::int64_t step) {
   const Json state = checkpoints_.state(step);
-  check_same_run(config_, state.at("config").get<std::string>());
+  take_note(check_same_run(config_, state.at("config").get<std::string>(), step));
   if (state.at("dataset_fingerprint").get<std::uint32_t>() != data_.fingerprint()) {
     bad_file(config_.data.train, "the dataset of the run that is resumed", "another one");
   }

@@ -19,6 +19,27 @@ bool may_change(const std::string& key) {
   return key.starts_with("output.") || std::ranges::find(keys, key) != keys.end();
 }
 
+// What may also differ where steps are added: where the spans end, and how the rate goes from here on.
+bool may_change_with_more_steps(const std::string& key) {
+  static const std::vector<std::string> keys = {"optimizer.lr", "optimizer.schedule",
+                                                "optimizer.warmup_steps", "optimizer.decay_steps",
+                                                "optimizer.min_lr_ratio"};
+  return key.starts_with("spans.") || std::ranges::find(keys, key) != keys.end();
+}
+
+// A span that is over, or that has begun, cannot have had more or fewer steps.
+void check_steps_done(const TrainConfig& now, const TrainConfig& before, std::int64_t step) {
+  const auto check = [&](const char* key, std::int64_t is, std::int64_t was, std::int64_t first) {
+    if (std::min(is, step - first) == std::min(was, step - first)) return;
+    throw UsageError(concat("option '", key, "': expected ", was, ", since step ", step,
+                            " of the run that is resumed lies behind it, got ", is));
+  };
+  check("spans.dense", now.spans.dense, before.spans.dense, 0);
+  if (step > before.spans.dense) {
+    check("spans.warmup", now.spans.warmup, before.spans.warmup, before.spans.dense);
+  }
+}
+
 int digit(char c) {
   const char* const found = std::find(kDigits, kDigits + 16, c);
   if (found == kDigits + 16)
@@ -49,17 +70,24 @@ void set_random_state(const std::string& digits) {
   generator.set_state(state);
 }
 
-void check_same_run(const TrainConfig& now, const std::string& before_toml) {
+std::string check_same_run(const TrainConfig& now, const std::string& before_toml, std::int64_t step) {
   TrainConfig before, current = now;
   read_toml_text(before, before_toml, "state.json");
   const std::vector<Option> a = options_of(before), b = options_of(current);
+  const bool longer = now.steps() > before.steps();
   for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i].value() != b[i].value() && !may_change(a[i].key)) {
+    const bool may = may_change(a[i].key) || (longer && may_change_with_more_steps(a[i].key));
+    if (a[i].value() != b[i].value() && !may) {
       throw UsageError(concat("option '", a[i].key, "': expected ", a[i].value(),
                               ", as the run that is resumed has it, got ", b[i].value(),
-                              " (to train on under other options, start a new run with model.from)"));
+                              " (more steps may be added in spans; to train on under other options, start a "
+                              "new run with model.from)"));
     }
   }
+  if (!longer) return "";
+  check_steps_done(now, before, step);
+  return concat("the run goes on to ", now.steps(), " steps instead of ", before.steps(),
+                "; the schedule of the learning rate now ends there");
 }
 
 }  // namespace gsa::train

@@ -208,5 +208,26 @@ TEST(Cost, RefusesWhatMakesNoSense) {
                {"phase", "got sparse"});
 }
 
+// Of fp32: weights, gradients and two moments. Activations grow with the tokens, and far less where blocks
+// keep their input only.
+TEST(Memory, OfTrainingAndOfAForwardPass) {
+  const ModelConfig config = ModelConfig::preset("tiny");
+  const double parameters = static_cast<double>(count_model(config).total());
+  const MemoryNeed one = training_memory(config, {.tokens = 1000});
+  EXPECT_EQ(one.state, 16 * parameters);
+  EXPECT_EQ(training_memory(config, {.tokens = 2000}).activations, 2 * one.activations);
+  const MemoryNeed half = training_memory(config, {.tokens = 1000, .dtype = DType::bf16});
+  EXPECT_EQ(half.state, 16 * parameters);  // with masters
+  EXPECT_EQ(half.activations, one.activations / 2);
+  const MemoryNeed several =
+      training_memory(config, {.tokens = 1000, .dtype = DType::bf16, .several_batches = true});
+  EXPECT_EQ(several.state, 20 * parameters);
+  const MemoryNeed less = training_memory(config, {.tokens = 1000, .checkpoint_activations = true});
+  EXPECT_LT(less.activations, 0.5 * one.activations);
+  const MemoryNeed forward = forward_memory(config, 1000, DType::f32);
+  EXPECT_EQ(forward.state, 4 * parameters);
+  EXPECT_LT(forward.activations, less.activations);
+}
+
 }  // namespace
 }  // namespace gsa::nn

@@ -30,7 +30,7 @@ class Program:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"},
             **options,
         )
 

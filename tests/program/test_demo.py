@@ -43,6 +43,7 @@ def short(tmp_path_factory):
 
 def test_runs_through_and_says_so(short):
     _, output = short
+    assert re.search(r"^6 steps for each model, about \d+ (seconds|minutes) on this machine", output, re.M)
     for text in ("validation loss", "recall of a needle", "attention on the first token", "keys that a query reads",
                  "attention mass kept", "value gate G2", "report.html", "gsa writes:"):
         assert text in output, output
@@ -125,7 +126,16 @@ def test_interrupt_ends_in_order_and_the_next_run_starts_afresh(gsa):
     assert (gsa.folder / "out" / "report.html").is_file()
 
 
+# Steps by the clock would teach nothing on a busy machine, and everyone something else.
+def test_the_number_of_steps_is_fixed_unless_minutes_are_given(gsa):
+    shown = gsa.run("demo", "--help")
+    assert re.search(r"--steps INT:in \[6 - \d+\]=1600 ", shown)
+    assert "--minutes FLOAT:in [0.5 - 10000] " in shown  # no default
+
+
 def test_wrong_usage(gsa):
-    assert "--minutes" in gsa.run("demo", "--minutes", "0", status=2)
+    for value in ("0", "nan", "inf", "1e300", "-1"):
+        output = gsa.run("demo", "--minutes", value, status=2)
+        assert f"--minutes: expected a number in 0.5 .. 10000, got '{value}'" in output
     assert "--seed: expected a whole number" in gsa.run("demo", "--seed", "-1", status=2)
     assert "excludes" in gsa.run("demo", "--minutes", "3", "--steps", "50", status=2)

@@ -160,9 +160,10 @@ def test_files_that_cannot_be_written_are_refused_at_the_start(trained):
     assert json.loads((trained.folder / "folder" / "real.json").read_text(encoding="utf-8"))["reports"]
 
 
-def test_the_folder_of_a_run_is_told_from_a_models(trained):
+def test_the_folder_of_a_run_stands_for_its_newest_model(trained):
     run = Path(MODEL).parent
-    assert f"newest model is '{MODEL}'" in evaluate(trained, run, "--data", "data", status=1)
+    assert evaluate(trained, run, "--data", "data").startswith(f"model   {MODEL}: gsa")
+    assert f"{MODEL}, gsa" in trained.run("inspect", run)
 
 
 def test_beyond_the_trained_length_is_said(trained):
@@ -185,7 +186,10 @@ def test_mistakes_get_a_clear_word(trained, tmp_path):
     assert "--join: expected --data" in misused(MODEL, "--text", "words.txt", "--join")
     assert "did you mean 'sinks'" in misused(MODEL, "--data", "data", "--measure", "sink")
     assert "--stride: expected at most 32" in misused(MODEL, "--data", "data", "--length", 32, "--stride", 33)
-    assert "phase" in misused(MODEL, "--data", "data", "--phase", "spares")
+    assert "--stride: expected at most 64, the length" in misused(MODEL, "--data", "data", "--stride", 999999)
+    assert "gsa: --phase: expected dense" in misused(MODEL, "--data", "data", "--phase", "spares")
+    assert "gsa: --budget: expected inverse" in misused(MODEL, "--data", "data", "--budget", "fixd")
+    assert "gsa: --extend: expected a number from 1" in misused(MODEL, "--data", "data", "--extend", "1e300")
     assert "float32" in misused(MODEL, "--data", "data", "--dtype", "float8")
     assert "config.json" in refused("data", "--data", "data")  # a folder, but no model's
     assert "config.json" in refused(tmp_path, "--data", "data")
@@ -193,7 +197,7 @@ def test_mistakes_get_a_clear_word(trained, tmp_path):
     (trained.folder / "empty.txt").write_text("\n \n", encoding="utf-8")
     assert "an empty or blank file" in refused(MODEL, "--text", "empty.txt")
     assert "missing.txt" in refused(MODEL, "--text", "missing.txt")
-    for option in ("--length", "--stride", "--tokens", "--batch-tokens", "--threads"):
+    for option in ("--length", "--stride", "--tokens", "--batch-tokens"):
         message = f"{option}: expected a whole number of at least 1, got '0'"
         assert message in misused(MODEL, "--data", "data", option, 0)
     assert "--oracle-queries: expected a whole number in 0 .." in misused(

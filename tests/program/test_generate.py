@@ -128,10 +128,10 @@ def test_a_long_prompt_gets_a_clear_word_and_an_extension(gsa, model):
     (gsa.folder / "long.txt").write_text("the keeper of the lamp " * 10, encoding="utf-8")
     long = ["--prompt-file", "long.txt"]
     output = generate(gsa, model, *long, status=1)
-    assert "231 tokens" in output and "trained at 128" in output and "--yarn 2 extends it to 256" in output
-    assert generate(gsa, model, *long, "--yarn", 2)
-    assert generate(gsa, model, *long, "--yarn", 1)
-    assert "--yarn 2" in generate(gsa, model, *long, "--yarn", 1.5, status=1)
+    assert "231 tokens" in output and "trained at 128" in output and "--extend 2 extends it to 256" in output
+    assert generate(gsa, model, *long, "--extend", 2)
+    assert generate(gsa, model, *long, "--extend", 1)
+    assert "--extend 2" in generate(gsa, model, *long, "--extend", 1.5, status=1)
     # A prompt that fits, but not all of the text.
     output = generate(gsa, model, "--prompt", "x" * 120, "--json", "--ignore-eos")
     assert "texts end at 128 tokens" in output and len(lines_of(output)[0]["tokens"]) == 7
@@ -158,7 +158,7 @@ def test_a_cache_is_kept_and_gone_on_from(gsa, model):
     assert "--samples 2" in generate(
         gsa, model, "--prompt", "a", "--samples", 2, "--save-cache", "c.cache", status=2
     )
-    assert "another YaRN factor" in generate(gsa, model, "--load-cache", "a.cache", "--yarn", 2, status=1)
+    assert "another YaRN factor" in generate(gsa, model, "--load-cache", "a.cache", "--extend", 2, status=1)
 
 
 def test_a_cache_that_cannot_be_written_is_refused_before_the_prompt_is_read(gsa, model):
@@ -192,22 +192,41 @@ def test_numbers_out_of_bounds_name_their_option(gsa, model, option, value):
     assert f"{option}: expected a whole number in" in output and f"got '{value}'" in output
 
 
+# As they were typed, and as mistakes of usage.
+@pytest.mark.parametrize("option, value", [
+    ("--top-k", -1), ("--top-p", 2), ("--top-p", 0), ("--min-p", 1.5), ("--temperature", -1), ("--temperature", "nan"),
+    ("--repetition-penalty", 0), ("--chunk", 0), ("--stop", ""), ("--phase", "spares"), ("--extend", 0.5),
+    ("--extend", 1e12), ("--extend", 1e300), ("--extend", "nan"),
+])
+def test_wrong_values_name_the_option_that_was_typed(gsa, model, option, value):
+    typed = [f"{option}={value}"] if value != "" else [option, value]
+    output = gsa.run("generate", model, "--prompt", "a", *typed, status=2)
+    assert f"gsa: {option}: expected" in output and "argument" not in output and "-0" not in output, output
+
+
+def test_the_old_name_of_an_extension_is_understood(gsa, model):
+    old = gsa.run("generate", model, "--prompt", "a", "-n", 3, "--yarn", 2)
+    assert old.startswith("note: --yarn is now --extend\n")
+    assert old.endswith(gsa.run("generate", model, "--prompt", "a", "-n", 3, "--extend", 2))
+    assert "--yarn" not in gsa.run("generate", "--help")
+
+
 def test_an_extension_is_named_only_where_it_could_work(gsa, model):
     long = ["--prompt", "x" * 200]
     output = generate(gsa, model, *long, "-n", 500_000_000, status=1)
-    assert "--yarn 3906252 extends it to 500,000,256" in output
+    assert "--extend 3906252 extends it to 500,000,256" in output
     output = generate(gsa, model, *long, "-n", 2**30, status=1)
     assert "at most 1,073,741,824, with fewer --max-tokens" in output and "e+" not in output
 
 
 def test_a_prompt_that_cannot_fit_is_refused_with_the_numbers(gsa, model):
-    output = generate(gsa, model, "--prompt", "the", "--yarn", 1, "-n", 100000, "--cache-limit", 1, status=1)
+    output = generate(gsa, model, "--prompt", "the", "--extend", 1, "-n", 100000, "--cache-limit", 1, status=1)
     assert re.search(r"100,?00\d tokens", output) and "1.00 MiB" in output, output
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGHUP])
 def test_interrupts_end_it_cleanly(gsa, model, which):
-    process = gsa.start("generate", model, "--prompt", "the", "-n", 50000, "--yarn", 1, "--ignore-eos",
+    process = gsa.start("generate", model, "--prompt", "the", "-n", 50000, "--extend", 1, "--ignore-eos",
                         "--save-cache", "kept.cache")
     seen = process.stdout.read(40)
     process.send_signal(which)
@@ -215,7 +234,7 @@ def test_interrupts_end_it_cleanly(gsa, model, which):
     assert process.wait(timeout=60) == 75, seen
     assert "interrupted; what was generated stays" in seen
     assert (gsa.folder / "kept.cache").is_file()
-    assert generate(gsa, model, "--load-cache", "kept.cache", "--yarn", 1)
+    assert generate(gsa, model, "--load-cache", "kept.cache", "--extend", 1)
 
 
 def test_an_interrupt_while_standard_input_is_waited_for(gsa, model):
@@ -238,8 +257,9 @@ def test_a_terminal_shows_a_bar_while_a_long_prompt_is_read(gsa, model):
     (gsa.folder / "long.txt").write_text("the keeper of the lamp " * 200, encoding="utf-8")
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [gsa.path, "generate", model, "--prompt-file", "long.txt", "--yarn", "40", "--chunk", "16", "-n", "5"],
-        cwd=gsa.folder, stdin=child, stdout=child, stderr=child, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [gsa.path, "generate", model, "--prompt-file", "long.txt", "--extend", "40", "--chunk", "16", "-n", "5"],
+        cwd=gsa.folder, stdin=child, stdout=child, stderr=child,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "LC_ALL": "C.UTF-8"},
     )
     os.close(child)
     shown = b""
@@ -268,14 +288,12 @@ def test_mistakes_are_explained(gsa, model):
     assert "--prompt-file" in gsa.run("generate", model, "the keeper", status=2)
     assert "'nowhere': expected a model's folder" in gsa.run("generate", "nowhere", "--prompt", "a", status=1)
     run = Path(model).parent / "run"
-    assert f"newest model is '{run}/latest'" in gsa.run("generate", run, "--prompt", "a", status=1)
-    assert "top_p" in generate(gsa, model, "--prompt", "a", "--top-p", 2, status=2)
+    assert gsa.run("generate", run, "--prompt", "a", "-n", 3)  # a run stands for its newest model
     assert "expected 8" in generate(gsa, model, "--prompt", "a", "--index-bits", 4, status=2)
-    assert "temperature" in generate(gsa, model, "--prompt", "a", "--temperature", -1, status=2)
     assert "at least 1, got '0'" in generate(gsa, model, "--prompt", "a", "--cache-limit", 0, status=2)
     assert "--echo" in generate(gsa, model, "--prompt", "a", "--echo", "--json", status=2)
     assert "--temperature" in gsa.run("generate", model, "--temprature", 1, status=2)
     assert "missing.txt" in generate(gsa, model, "--prompt-file", "missing.txt", status=1)
     shown = gsa.run("generate", "--help")
-    for part in ["--prompt", "Examples", "--yarn", "75", "--load-cache", "--min-p"]:
+    for part in ["--prompt", "Examples", "--extend", "75", "--load-cache", "--min-p"]:
         assert part in shown

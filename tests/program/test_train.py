@@ -185,6 +185,45 @@ def test_a_finished_run_says_that_it_is(gsa, data):
     assert "resumed from the checkpoint of step 24: all steps are done" in output
 
 
+# More steps than it was made with: the optimiser goes on, the schedule ends later.
+def test_a_finished_run_can_be_given_more_steps(gsa, data):
+    gsa.run(*arguments(output__save_every=0))
+    changes = {"output__save_every": 0, "optimizer__warmup_steps": 1}  # what -1 meant for the 24 steps
+    output = gsa.run(*arguments(**changes, spans__sparse=12), "--resume")
+    assert "resumed from the checkpoint of step 24\n" in output
+    assert "note    the run goes on to 28 steps instead of 24; the schedule of the learning rate now ends there" in output
+    assert newest(gsa).name == "step-0000000028"
+    assert [line["step"] for line in metrics(gsa) if line["kind"] == "step"] == list(range(1, 29))
+    state = json.loads((newest(gsa) / "state.json").read_text(encoding="utf-8"))
+    assert "sparse = 12" in state["config"]
+    # Spans that are over stay as they were, and without more steps the schedule does too.
+    refused = gsa.run(*arguments(**changes, spans__sparse=20, spans__dense=9), "--resume", status=2)
+    assert "option 'spans.dense': expected 8, since step 28" in refused
+    refused = gsa.run(*arguments(**changes, spans__sparse=12, optimizer__lr=0.5), "--resume", status=2)
+    assert "option 'optimizer.lr': expected 0.001" in refused
+
+
+def test_a_run_may_start_from_another_runs_newest_checkpoint(gsa, data):
+    gsa.run(*arguments(output__save_every=0))
+    more = {"output__save_every": 0, "spans__dense": 1, "spans__warmup": 1, "spans__sparse": 1}
+    gsa.run(*arguments(**more, model__from="run", output__folder="of_run"))
+    gsa.run(*arguments(**more, model__from="run/latest", output__folder="of_latest"))
+    assert weights(newest(gsa, "of_run")) == weights(newest(gsa, "of_latest"))
+
+
+def test_a_template_needs_no_dataset(gsa, data):
+    template = gsa.run("train", "--print-config", "--set", "model.layers=2")
+    assert template.startswith("# To be filled in before a run: data.train output.folder spans\n")
+    assert "layers = 2\n" in template and "warmup_steps = -1\n" in template
+    (gsa.folder / "mine.toml").write_text(template, encoding="utf-8")
+    gsa.run("train", "mine.toml", *arguments(output__save_every=0)[1:])
+
+
+def test_the_old_name_of_an_extension_is_read(gsa, data):
+    (gsa.folder / "old.toml").write_text("[model]\nyarn_factor = 2.0\n", encoding="utf-8")
+    assert "extend = 2.0\n" in gsa.run("train", "old.toml", "--print-config")
+
+
 def test_a_model_goes_on_with_its_own_tokenizer_only(gsa, data):
     gsa.run("tokenize", "words.txt", "--train-tokenizer", 300, "--output", "pieces")
     gsa.run(*arguments(data__train="pieces", output__save_every=0))

@@ -7,6 +7,8 @@
 
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "nn/cost.h"
+#include "train/memory.h"
 #include "train/model_sizes.h"
 
 namespace gsa::train {
@@ -178,7 +180,7 @@ TEST(TrainConfig, ContradictionsAreRefused) {
       {"model.preset", "model.from"});
   complain([](TrainConfig& c) { c.output.sample_prompt = std::string("x"); },
            {"output.sample_prompt", "sample_every"});
-  complain([](TrainConfig& c) { c.model.yarn_factor = 0.5; }, {"model.yarn_factor"});
+  complain([](TrainConfig& c) { c.model.extend = 0.5; }, {"model.extend"});
   complain([](TrainConfig& c) { c.kl_share = 0.3; }, {"kl_share", "1/n", "0.3"});
 }
 
@@ -418,6 +420,30 @@ TEST(TrainConfig, AFolderWithoutAnIndexerGetsKByTheLength) {
   same(budget(4), 1, 1, 2);
   same(budget(8192, 256), 256, 32, 512);
   same(budget(8192, 256, 300), 256, 32, 300);
+}
+
+TEST(TrainMemory, WhatDoesNotFitIsRefusedWithWhatWould) {
+  TrainConfig config = valid();
+  config.precision = "fp32";
+  config.data.length = 1000;
+  config.batch.tokens = 64'000;
+  config.batch.rows = 64;
+  const nn::ModelConfig model = nn::ModelConfig::preset("tiny");
+  const auto need = [&](std::int64_t rows, bool checkpointed) {
+    return static_cast<std::int64_t>(
+        nn::training_memory(model, {.tokens = rows * 1000, .checkpoint_activations = checkpointed}).total());
+  };
+  const auto room = [](std::int64_t bytes) { return MemoryRoom{bytes, "the machine"}; };
+  EXPECT_NO_THROW(check_memory(config, model, room(need(64, false) + 1)));
+  const auto refused = [&](std::int64_t bytes, const std::string& advice) {
+    expect_error([&] { check_memory(config, model, room(bytes)); },
+                 {"training needs about", "64 rows of 1000 tokens", "the machine has", advice});
+  };
+  refused(need(64, false) - 1, "batch.rows=63 would fit");
+  refused(need(5, false) + 1, "batch.rows=5 would fit");
+  refused(need(1, false) - 1, "checkpoint_activations=true with batch.rows=");
+  refused(need(1, true) - 1, "not even one row fits");
+  refused(1000, "the weights alone do not fit");
 }
 
 }  // namespace
