@@ -217,7 +217,7 @@ TEST(TrainConfig, DescribesTheModel) {
   EXPECT_EQ(config.model_config(258, longer).max_positions, 4 * config.data.length);
 
   config.data.length = 1 << 20;
-  expect_error([&] { config.model_config(258, model); }, {"data.length", "yarn_factor"});
+  expect_error([&] { config.model_config(258, model); }, {"data.length", "model.extend"});
 }
 
 TEST(TrainConfig, SizesAreSetOverThePreset) {
