@@ -61,7 +61,7 @@ deps: ## unpack libraries into .deps without root, also for a machine that is cu
 # ---- The demo: only the program is built, the newcomer waits
 
 .PHONY: demo
-demo: configure ## train a tiny gsa model beside its dense twin in minutes and write a report (ARGS="--minutes 10")
+demo: configure ## train a tiny gsa model beside its dense twin in minutes and write a report (ARGS="--steps 600")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
 	@$(BUILD)/bin/gsa demo --output build/demo $(ARGS)
 
