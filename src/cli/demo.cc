@@ -1,5 +1,6 @@
 // gsa demo: trains a tiny gsa model and its standard twin in minutes, and shows them side by side.
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -94,6 +95,7 @@ void print(const demo::Results& r) {
 
 int run_demo(const demo::Options& options) {
   watch_interrupts();
+  std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the training
   constexpr std::int64_t kParts = 1000;
   Progress bar("gsa demo", kParts);
   demo::Events events;

@@ -190,7 +190,8 @@ Report evaluate_at(std::int64_t length, const Options& options, nn::Model& model
 // A library's caller sees NaN in the figures; a program that prints them has to fail.
 void check_finite(const Report& report) {
   if ((!report.perplexity || std::isfinite(report.perplexity->nats)) &&
-      (!report.sinks || std::isfinite(report.sinks->largest()))) {
+      (!report.sinks || std::isfinite(report.sinks->largest())) &&
+      (!report.selection || std::isfinite(report.selection->kept_mass_mean()))) {
     return;
   }
   throw Error(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <iostream>
 #include <limits>
@@ -381,7 +382,9 @@ class Generator {
         output.finished(index(text));
       }
     };
-    events.cancelled = [] { return interrupted(); };
+    // Where a cache is to be kept, a reader that goes away (`| head`) ends the text, not the program.
+    if (!options_.save_cache.empty()) std::signal(SIGPIPE, SIG_IGN);
+    events.cancelled = [] { return interrupted() || !std::cout; };
     watch_interrupts();
     try {
       return infer::generate(engine, *tokenizer_, prompts, generate, events);

@@ -22,7 +22,7 @@ def model(tmp_path_factory):
 
     def gsa(*arguments):
         done = subprocess.run(
-            [os.environ["GSA_PROGRAM"], *arguments], cwd=folder, text=True, capture_output=True, timeout=600
+            [str(Path(os.environ["GSA_PROGRAM"]).resolve()), *arguments], cwd=folder, text=True, capture_output=True, timeout=600
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -235,6 +235,20 @@ def test_interrupts_end_it_cleanly(gsa, model, which):
     assert "interrupted; what was generated stays" in seen
     assert (gsa.folder / "kept.cache").is_file()
     assert generate(gsa, model, "--load-cache", "kept.cache", "--extend", 1)
+
+
+# As `gsa generate ... | head -c 1` does.
+def test_a_cache_is_kept_where_nobody_reads_the_text(gsa, model):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [gsa.path, "generate", model, "--prompt", "the", "-n", "400", "--extend", "1", "--ignore-eos",
+         "--save-cache", "unread.cache"],
+        cwd=gsa.folder, text=True, stdout=writer, stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert process.returncode == 1 and "standard output: not all of it could be written" in process.stderr
+    assert generate(gsa, model, "--load-cache", "unread.cache", "--extend", 1)
 
 
 def test_an_interrupt_while_standard_input_is_waited_for(gsa, model):
