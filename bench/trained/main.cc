@@ -43,7 +43,7 @@ side in the text (documents end to end) from --offset on; each is a sequence of 
 and as metadata what an operator needs beside them: budget, k_base, k_min, k_max, mean_variance, index_scale, form;
 what the model is, and where the text came from.
 
-Nothing hinders a --length beyond the one the model was trained at; --yarn stretches RoPE as gsa generate --yarn does.
+Nothing hinders a --length beyond the one the model was trained at; --extend stretches RoPE as gsa generate --extend does.
 --k gives another number of keys to every layer of the pass (k_min and k_max move in proportion).
 
 Examples
@@ -55,7 +55,7 @@ struct Options {
   std::string model, data, output, device = "auto", dtype = "auto", phase;
   std::vector<std::int64_t> layers;  // empty: all
   std::int64_t length = 8192, rows = 1, offset = 0, k = 0;
-  double yarn = 0;
+  double extend = 0;
 };
 
 // What a file holds; tensors on any device.
@@ -124,7 +124,7 @@ nn::ModelConfig chosen_config(const Options& options) {
     }
     set_k(config, options.k);
   }
-  if (options.yarn > 0) checking_usage([&] { nn::extend(config, options.yarn); });
+  if (options.extend > 0) checking_usage([&] { nn::extend(config, options.extend); });
   return config;
 }
 
@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
                  "dense, warmup or sparse (default: sparse where the model is, else dense)");
   app.add_option("--k", options.k, "Keys a query selects: k_base (default: as the model has it)")
       ->check(whole(1));
-  app.add_option("--yarn", options.yarn, "Stretch RoPE to so many times the trained length")
+  app.add_option("--extend", options.extend, "Stretch RoPE to so many times the trained length")
       ->check(CLI::Range(1.0, 1e6));
   app.add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
