@@ -1,6 +1,7 @@
 """Runs the program `gsa` in folders of a test's own."""
 
 import os
+import pty
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,38 @@ class Program:
         assert process.returncode == status, f"status {process.returncode}: {output}"
         return output
 
+    def run_unread(self, *arguments):
+        """As `gsa ... | head` does, where nobody reads any more; exit status and standard error."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = subprocess.run(
+            [self.path, *map(str, arguments)], cwd=self.folder, text=True, stdout=writer, stderr=subprocess.PIPE,
+            check=False, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"},
+        )  # fmt: skip
+        os.close(writer)
+        return process.returncode, process.stderr
+
+    def run_on_a_terminal(self, *arguments, **variables):
+        """What a terminal gets of a run that succeeds, as bytes."""
+        parent, child = pty.openpty()
+        process = subprocess.Popen(
+            [self.path, *map(str, arguments)], cwd=self.folder, stdin=child, stdout=child, stderr=child,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "LC_ALL": "C.UTF-8", **variables},
+        )  # fmt: skip
+        os.close(child)
+        shown = b""
+        while True:
+            try:
+                part = os.read(parent, 65536)
+            except OSError:  # Linux: the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        os.close(parent)
+        assert process.wait(timeout=60) == 0, shown
+        return shown
+
 
 @pytest.fixture
 def gsa(tmp_path):
@@ -62,3 +95,9 @@ def words(tmp_path):
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
     return file
+
+
+@pytest.fixture
+def data(gsa, words):
+    """A dataset `data` of these words, in the folder of `gsa`."""
+    gsa.run("tokenize", words, "--split", "blank-lines", "--output", "data")

@@ -2,9 +2,7 @@
 
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -239,15 +237,9 @@ def test_interrupts_end_it_cleanly(gsa, model, which):
 
 # As `gsa generate ... | head -c 1` does.
 def test_a_cache_is_kept_where_nobody_reads_the_text(gsa, model):
-    reader, writer = os.pipe()
-    os.close(reader)
-    process = subprocess.run(
-        [gsa.path, "generate", model, "--prompt", "the", "-n", "400", "--extend", "1", "--ignore-eos",
-         "--save-cache", "unread.cache"],
-        cwd=gsa.folder, text=True, stdout=writer, stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
-    os.close(writer)
-    assert process.returncode == 1 and "standard output: not all of it could be written" in process.stderr
+    status, said = gsa.run_unread("generate", model, "--prompt", "the", "-n", 400, "--extend", 1, "--ignore-eos",
+                                  "--save-cache", "unread.cache")  # fmt: skip
+    assert status == 1 and "standard output: not all of it could be written" in said
     assert generate(gsa, model, "--load-cache", "unread.cache", "--extend", 1)
 
 
@@ -269,28 +261,8 @@ def test_an_interrupt_while_standard_input_is_waited_for(gsa, model):
 
 def test_a_terminal_shows_a_bar_while_a_long_prompt_is_read(gsa, model):
     (gsa.folder / "long.txt").write_text("the keeper of the lamp " * 200, encoding="utf-8")
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [gsa.path, "generate", model, "--prompt-file", "long.txt", "--extend", "40", "--chunk", "16", "-n", "5"],
-        cwd=gsa.folder, stdin=child, stdout=child, stderr=child,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "LC_ALL": "C.UTF-8"},
-    )
-    os.close(child)
-    shown = b""
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        if select.select([parent], [], [], 1)[0]:
-            try:
-                part = os.read(parent, 65536)
-            except OSError:  # Linux: the other end is closed
-                break
-            if not part:
-                break
-            shown += part
-        elif process.poll() is not None:
-            break
-    os.close(parent)
-    assert process.wait(timeout=60) == 0
+    shown = gsa.run_on_a_terminal("generate", model, "--prompt-file", "long.txt", "--extend", 40, "--chunk", 16,
+                                  "-n", 5)  # fmt: skip
     text = shown.decode("utf-8", "replace")
     assert "reading the prompt" in text and "of 4,601 tokens" in text and "left" in text
     # The bar's line is cleared before the text begins.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import resource
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -122,34 +121,13 @@ def test_bad_json_lines_are_skipped_on_request(gsa):
     )
 
 
-def shown_on_a_terminal(gsa, *arguments, **variables):
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [gsa.path, *map(str, arguments)], cwd=gsa.folder, stdin=child, stdout=child, stderr=child,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-    )
-    os.close(child)
-    shown = b""
-    while True:
-        try:
-            part = os.read(parent, 65536)
-        except OSError:  # Linux: the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(parent)
-    assert process.wait(timeout=60) == 0, shown
-    return shown
-
-
 def test_plain_characters_where_nothing_else_is_shown(gsa, model):
     command = ["eval", model, "--data", "data"]
-    fancy = shown_on_a_terminal(gsa, *command, TERM="xterm", LC_ALL="C.UTF-8")
+    fancy = gsa.run_on_a_terminal(*command, TERM="xterm", LC_ALL="C.UTF-8")
     assert "─".encode() in fancy
-    plain = shown_on_a_terminal(gsa, *command, TERM="xterm", LC_ALL="C")
+    plain = gsa.run_on_a_terminal(*command, TERM="xterm", LC_ALL="C")
     assert plain.isascii() and b"-----" in plain
     assert plain.isascii()
-    dumb = shown_on_a_terminal(gsa, *train(output__folder="dumb", spans__dense=20), TERM="dumb", LC_ALL="C")
+    dumb = gsa.run_on_a_terminal(*train(output__folder="dumb", spans__dense=20), TERM="dumb", LC_ALL="C")
     assert b"\x1b" not in dumb and b"\rdense" not in dumb
-    assert b"\x1b[K" in shown_on_a_terminal(gsa, *train(output__folder="live", spans__dense=20), TERM="xterm")
+    assert b"\x1b[K" in gsa.run_on_a_terminal(*train(output__folder="live", spans__dense=20), TERM="xterm")

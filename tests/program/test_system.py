@@ -20,11 +20,6 @@ def train(**changes):
     return ["train", *(part for key, value in settings.items() for part in ("--set", f"{key}={value}"))]
 
 
-@pytest.fixture
-def data(gsa, words):
-    gsa.run("tokenize", words, "--split", "blank-lines", "--output", "data")
-
-
 def wait_for(condition):
     for _ in range(1200):
         if condition():
