@@ -51,8 +51,7 @@ void bound_spinning(int, char** argv, char** environment) {
   } catch (const std::bad_alloc&) {
     constexpr std::string_view kText =
         "gsa: out of memory: not enough even to begin, or for another thread (ulimit -v and the control "
-        "group "
-        "bound it)\n";
+        "group bound it)\n";
     // No stream: it could want memory.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
     ::_exit(1);
