@@ -146,7 +146,7 @@ def test_samples_add_up_to_all_queries(dtype):
     totals = {}
     for name, tiles in {"all": None, "even": [0, 2], "odd": [1, 3], "none": []}.items():
         leaves = p.leaves()
-        sample = None if tiles is None else torch.tensor(tiles, dtype=torch.int64)
+        sample = None if tiles is None else torch.tensor(tiles, dtype=torch.int64, device="cpu")
         target = gsa.attend_lse(p.q, p.k, query_tiles=sample)
         loss, _ = gsa.indexer_kl(p.q, p.k, target, *leaves.indexer(), query_tiles=sample, index_scale=p.scale())
         loss.sum().backward()
