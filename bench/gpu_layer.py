@@ -58,7 +58,7 @@ def sampled_tiles(rows, tokens, parts):
 
 def keeps_mask(shape):
     """Whether a layer keeps the selection's mask for the backward pass and the loss (src/nn/attention.cc)."""
-    return 4 * -(-shape.tokens // 32) <= 2 * shape.heads * shape.size
+    return 4 * -(-shape.tokens // 32) <= 4 * 2 * shape.heads * shape.size
 
 
 # ---- operations: each takes a timer, a Layer and the parts of a sample, and gives milliseconds

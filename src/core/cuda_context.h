@@ -25,6 +25,7 @@ struct Device {
   int minor = 0;
   int multiprocessors = 0;
   std::size_t shared_memory = 0;  // bytes a block may ask for (opt-in)
+  std::size_t l2_cache = 0;       // bytes
 
   bool hopper() const { return major == 9; }
 };

@@ -194,6 +194,14 @@ std::int64_t layer_numbers(const ModelConfig& config) {
   return count;
 }
 
+// Of the mask that a layer keeps for a token (nn/attention.cc: keeps_mask).
+static std::int64_t mask_bytes(const ModelConfig& config, const TrainingMemoryOptions& options) {
+  const AttentionConfig& a = config.attention;
+  const std::int64_t bytes = (options.length + 31) / 32 * 4;
+  const std::int64_t limit = 4 * a.heads * a.head_size * static_cast<std::int64_t>(size_of(options.dtype));
+  return a.sparse && bytes <= limit ? bytes : 0;
+}
+
 MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options) {
   const double parameters = real(count_model(config).total()),
                size = static_cast<double>(size_of(options.dtype));
@@ -204,7 +212,9 @@ MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOption
   const double each = 2 * size + 8 + (half ? 4 : 0) + (half && options.several_batches ? 4 : 0);
   // Beside what is kept, the gradients of the block that is at work.
   const double kept = options.checkpoint_activations ? layers * d + layer : layers * layer;
-  return {.state = parameters * each, .activations = real(options.tokens) * size * (kept + layer + 2 * d)};
+  const double masks = (options.checkpoint_activations ? 1 : layers) * real(mask_bytes(config, options));
+  return {.state = parameters * each,
+          .activations = real(options.tokens) * (size * (kept + layer + 2 * d) + masks)};
 }
 
 MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype) {

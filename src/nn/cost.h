@@ -92,6 +92,7 @@ struct MemoryNeed {
 
 struct TrainingMemoryOptions {
   std::int64_t tokens = 0;  // of a micro-batch
+  std::int64_t length = 0;  // of its sequences: what a layer's mask follows
   DType dtype = DType::f32;
   bool several_batches = false;         // gradients of 16 bits are then added up in fp32
   bool checkpoint_activations = false;  // blocks keep their input only, but for the one that is recomputed

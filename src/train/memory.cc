@@ -11,6 +11,7 @@ namespace {
 nn::MemoryNeed need_of(const TrainConfig& config, const nn::ModelConfig& model, std::int64_t rows,
                        bool checkpoint_activations) {
   return nn::training_memory(model, {.tokens = rows * config.data.length,
+                                     .length = config.data.length,
                                      .dtype = config.precision == "bf16" ? DType::bf16 : DType::f32,
                                      .several_batches = config.batch.tokens > rows * config.data.length,
                                      .checkpoint_activations = checkpoint_activations});

@@ -150,6 +150,7 @@ void use_way(const std::string& way) {
 double error_slack(DType) { return 1; }
 
 cuda::SelectWork* counted_select_work = nullptr;
+cuda::Accumulation accumulation = cuda::Accumulation::ordered;
 
 void select(const SelectArgs& args, const Parallel&) {
   cuda::SelectWork* work = nullptr;
@@ -236,7 +237,7 @@ void attend_backward(const AttendBackwardArgs& args, const Parallel&) {
         return there;
       },
       [](const AttendBackwardArgs& there, const cuda::Context& context) {
-        cuda::attend_backward(there, cuda::Accumulation::ordered, context);
+        cuda::attend_backward(there, accumulation, context);
       });
 }
 

@@ -14,6 +14,7 @@
 #include "core/cuda_context.h"
 #include "gsa/dtype.h"
 #include "gsa/tensor_view.h"
+#include "kernels/attend/attend_cuda.h"
 #include "kernels/select/select_cuda.h"
 
 namespace gsa::testing {
@@ -75,6 +76,8 @@ namespace backend {
 
 // Where select() adds what it took, in host memory; null: nowhere.
 extern cuda::SelectWork* counted_select_work;
+// How attend_backward() adds.
+extern cuda::Accumulation accumulation;
 
 }  // namespace backend
 

@@ -189,12 +189,13 @@ struct Problem {
     return a;
   }
 
-  Result run(std::int64_t first = 0, std::int64_t sequences = -1) const {
+  Result run(std::int64_t first = 0, std::int64_t sequences = -1, cuda::DecodeWork* work = nullptr) const {
     if (sequences < 0) sequences = static_cast<std::int64_t>(c.lengths.size());
     CudaCall call;
     Result result;
     const DecodeArgs args = arguments(call, result, first, sequences);
-    call.run([&](const cuda::Context& context) { cuda::decode(args, context); });
+    cuda::DecodeWork* const counted = call.array(work, 1);
+    call.run([&](const cuda::Context& context) { cuda::decode(args, context, counted); });
     return result;
   }
 };
@@ -426,6 +427,31 @@ TEST(DecodeRules, TiesGoToTheLowerPosition) {
     const auto exact = reference::attend(problem.attention.input<double>(0));
     const auto plain = reference::attend(problem.attention.plain_input<float>(0));
     EXPECT_TRUE(accurate(problem.run().lse, exact.lse, plain.lse, forward_tolerance(DType::f32, 4)));
+  }
+}
+
+// What a trained model asks for: the keys right before the query, all of them, and few others.
+TEST(DecodeRules, RecentKeysTakeNoSearchOverAll) {
+  Case c = small("recent");
+  c.queries = 1;
+  c.lengths = {131072, 30000, 4000};
+  c.page_size = 64;
+  c.budget = {BudgetMode::fixed, 2048, 1, 2048};
+  Problem problem(DType::bf16, c);
+  problem.indexer.q.fill([] { return 0.25; });
+  for (std::size_t n = 0; n < c.lengths.size(); ++n) {
+    for (std::int64_t s = c.lengths[n] - 2200; s < c.lengths[n]; ++s) {
+      for (std::int64_t d = 0; d < c.index_size; ++d) {
+        problem.indexer.k.set(problem.indexer.batch.k_begin(n) + s, 0, d, 0.5 + 1.0 / 64 * ((s * 7 + d) % 5));
+      }
+    }
+  }
+  problem.write_cache();
+  cuda::DecodeWork work;
+  const Result result = problem.run(0, -1, &work);
+  EXPECT_EQ(result.k_t, run_select(problem.indexer, c.budget, serial()).k_t);
+  if (cuda::current_device().hopper()) {
+    EXPECT_EQ(work.searched, 0u);
   }
 }
 

@@ -2,6 +2,10 @@
 // that a mask has beyond a query's position, and add as they come where that is asked for.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include "cuda_call.h"
 #include "problems.h"
 
@@ -94,6 +98,79 @@ TEST(CudaPacked, OneLongSequenceAmongManyShortOnes) {
       EXPECT_TRUE(same_bits(expected.lse, together.lse.slice(begin, end))) << n;
     }
   });
+}
+
+struct Gradients {
+  Tensor dq, dk, dv;
+};
+
+Gradients run_backward(AttendProblem& problem, const AttendResult& forward, const Tensor& dout,
+                       cuda::Accumulation accumulation) {
+  const auto sums = [&] { return Tensor(DType::f32, problem.batch.keys(), problem.kv_heads, problem.size); };
+  Gradients g{Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size), sums(), sums()};
+  backend::accumulation = accumulation;
+  backend::attend_backward({.shape = problem.shape(),
+                            .q = problem.q.rows(),
+                            .k = problem.k.rows(),
+                            .v = problem.v.rows(),
+                            .mask = problem.mask_view(),
+                            .sequences = problem.batch.view(),
+                            .out = forward.out.rows(),
+                            .lse = forward.lse.data(),
+                            .dout = dout.rows(),
+                            .dq = g.dq.rows(),
+                            .dk = g.dk.data(),
+                            .dv = g.dv.data()},
+                           serial());
+  backend::accumulation = cuda::Accumulation::ordered;
+  return g;
+}
+
+// Sums as they come: dq is added up within a tile, so it has the same bits; dk and dv differ by roundings of
+// fp32. With a small cache the keys go by ranges of positions, and dq from launch to launch.
+TEST(CudaAtomicSums, AreThoseInOrderButForRoundings) {
+  struct Shape {
+    Batch batch;
+    std::int64_t heads, kv_heads, size;
+    double density;
+  };
+  const std::vector<Shape> shapes = {
+      {whole(900), 4, 2, 128, 0.2},
+      {{{150, 1500, 1300}}, 8, 2, 128, 0.02},
+      {whole(700), 2, 2, 64, 0.5},
+      {whole(500), 16, 1, 128, 0.4},
+      {{{64, 64, 0}, {1, 1, 0}, {100, 900, 750}, {0, 5, 5}}, 4, 1, 64, 0.2},
+      {whole(300), 4, 1, 128, -1},
+      {whole(200), 4, 2, 128, 0.0},
+  };
+  for (const Shape& shape : shapes) {
+    AttendProblem problem(DType::bf16, shape.batch, shape.heads, shape.kv_heads, shape.size, shape.density,
+                          Layout::tokens_first, 11);
+    const Tensor dout = Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size)
+                            .fill([r = Random(7)]() mutable { return r.normal(); });
+    const AttendResult forward = run_attend(problem, serial());
+    const Gradients ordered = run_backward(problem, forward, dout, cuda::Accumulation::ordered);
+    for (const std::size_t cache : {std::size_t(50) << 20, std::size_t(300) << 10, std::size_t(20) << 10}) {
+      SCOPED_TRACE(concat(shape.heads, " heads of ", shape.size, ", ", shape.density, ", cache of ", cache));
+      cuda::Device device = cuda::current_device();
+      device.l2_cache = cache;
+      CudaCall::pretend(&device);
+      const Gradients atomic = run_backward(problem, forward, dout, cuda::Accumulation::atomic);
+      CudaCall::pretend(nullptr);
+      EXPECT_TRUE(same_bits(atomic.dq, ordered.dq));
+      const auto close = [](const Tensor& a, const Tensor& b) {
+        const std::vector<double> x = a.values<double>(0, a.tokens()), y = b.values<double>(0, b.tokens());
+        double most = 0, difference = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          most = std::max(most, std::abs(y[i]));
+          difference = std::max(difference, std::abs(x[i] - y[i]));
+        }
+        return difference <= 1e-5 * most;
+      };
+      EXPECT_TRUE(close(atomic.dk, ordered.dk));
+      EXPECT_TRUE(close(atomic.dv, ordered.dv));
+    }
+  }
 }
 
 TEST(CudaTypes, OthersAreRefused) {

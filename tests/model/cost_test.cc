@@ -224,6 +224,15 @@ TEST(Memory, OfTrainingAndOfAForwardPass) {
   EXPECT_EQ(several.state, 20 * parameters);
   const MemoryNeed less = training_memory(config, {.tokens = 1000, .checkpoint_activations = true});
   EXPECT_LT(less.activations, 0.5 * one.activations);
+  // A bit for every pair and layer, up to four times as much as q.
+  const double q = static_cast<double>(4 * config.attention.heads * config.attention.head_size);
+  const auto with_masks = [&](std::int64_t length) {
+    return (training_memory(config, {.tokens = 1000, .length = length}).activations - one.activations) / 1000;
+  };
+  const double layers = static_cast<double>(config.layers);
+  EXPECT_EQ(with_masks(320), 40 * layers);
+  EXPECT_EQ(with_masks(static_cast<std::int64_t>(32 * q)), 4 * q * layers);
+  EXPECT_EQ(with_masks(static_cast<std::int64_t>(32 * q) + 1), 0);
   const MemoryNeed forward = forward_memory(config, 1000, DType::f32);
   EXPECT_EQ(forward.state, 4 * parameters);
   EXPECT_LT(forward.activations, less.activations);

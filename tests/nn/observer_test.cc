@@ -112,7 +112,7 @@ TEST(ObserverTraining, TheIndexersLossRunsOverWhatWasSelected) {
     const auto variants = all_variants();
     const auto named = std::find_if(variants.begin(), variants.end(),
                                     [&](const NamedConfig& variant) { return variant.name == name; });
-    for (const std::int64_t length : {40, 1100}) {  // 2 words of a mask a query, 35; q: 32
+    for (const std::int64_t length : {40, 4200}) {  // 2 words of a mask a query, 132; q: 32
       SCOPED_TRACE(std::string(name) + " " + std::to_string(length));
       GatedSparseAttention layer = testing::make_layer(named->config, torch::kFloat32);
       AttentionView view;

@@ -431,7 +431,9 @@ TEST(TrainMemory, WhatDoesNotFitIsRefusedWithWhatWould) {
   const nn::ModelConfig model = nn::ModelConfig::preset("tiny");
   const auto need = [&](std::int64_t rows, bool checkpointed) {
     return static_cast<std::int64_t>(
-        nn::training_memory(model, {.tokens = rows * 1000, .checkpoint_activations = checkpointed}).total());
+        nn::training_memory(model,
+                            {.tokens = rows * 1000, .length = 1000, .checkpoint_activations = checkpointed})
+            .total());
   };
   const auto room = [](std::int64_t bytes) { return MemoryRoom{bytes, "the machine"}; };
   EXPECT_NO_THROW(check_memory(config, model, room(need(64, false) + 1)));

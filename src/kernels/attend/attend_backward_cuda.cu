@@ -1,12 +1,47 @@
 // Argument checks of attend_backward on CUDA, and which kernel runs.
+#include <algorithm>
+
 #include "gsa/error.h"
 #include "kernels/attend/attend_backward_hopper.h"
+#include "kernels/attend/attend_backward_plan.h"
 #include "kernels/attend/attend_checks.h"
 #include "kernels/attend/attend_cuda.h"
 #include "kernels/attend/attend_generic.h"
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda {
+namespace {
+
+// Rows begin at multiples of 16 bytes, and less than 4 GB apart.
+bool aligned(const ConstRows& rows) {
+  return rows.token_stride >= 0 && rows.token_stride < std::int64_t(1) << 31 &&
+         reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
+         rows.head_stride % 8 == 0;
+}
+
+AttendBackwardFacts facts_of(const AttendBackwardArgs& args, Accumulation accumulation,
+                             const Device& device) {
+  AttendBackwardFacts facts;
+  facts.device = device;
+  facts.dtype = args.shape.dtype;
+  facts.head_size = args.shape.head_size;
+  facts.kv_heads = args.shape.kv_heads;
+  facts.group = args.shape.heads / args.shape.kv_heads;
+  facts.masked = args.mask.words != nullptr;
+  facts.aligned = aligned(args.q) && aligned(args.k) && aligned(args.v) && aligned(args.out) &&
+                  aligned(args.dout) && aligned(args.dq) &&
+                  reinterpret_cast<std::uintptr_t>(args.dk) % 16 == 0 &&
+                  reinterpret_cast<std::uintptr_t>(args.dv) % 16 == 0;
+  facts.accumulation = accumulation;
+  facts.sequences = args.sequences.count;
+  facts.total_keys = args.sequences.total_keys();
+  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
+    facts.longest_keys = std::max(facts.longest_keys, args.sequences.keys(n));
+  }
+  return facts;
+}
+
+}  // namespace
 
 void attend_backward(const AttendBackwardArgs& args, Accumulation accumulation, const Context& context) {
   constexpr const char* kOp = "attend_backward";
@@ -15,10 +50,11 @@ void attend_backward(const AttendBackwardArgs& args, Accumulation accumulation, 
   }
   check_device(kOp, context.device);
   if (!check_attend_backward(args)) return;
-  if (hopper_takes(args, context.device)) {
-    attend_backward_hopper(args, accumulation, context);
+  const AttendBackwardConfig config = choose_attend_backward(facts_of(args, accumulation, context.device));
+  if (config.kernel == AttendBackwardConfig::Kernel::hopper) {
+    attend_backward_hopper(args, config, accumulation, context);
   } else {
-    attend_backward_generic(args, accumulation, context);
+    attend_backward_generic(args, config, accumulation, context);
   }
 }
 

@@ -14,13 +14,6 @@ namespace {
 using backward::Params;
 using backward::RowsView;
 
-// Rows begin at multiples of 16 bytes, and less than 4 GB apart.
-bool aligned(const ConstRows& rows) {
-  return rows.token_stride >= 0 && rows.token_stride < std::int64_t(1) << 31 &&
-         reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
-         rows.head_stride % 8 == 0;
-}
-
 RowsView view(const ConstRows& rows) {
   return {static_cast<char*>(const_cast<void*>(rows.data)), rows.token_stride * 2, rows.head_stride * 2};
 }
@@ -64,12 +57,13 @@ void launch(const Params& params, cudaStream_t stream) {
 }
 
 template <typename T, int d>
-void run(const AttendBackwardArgs& args, Accumulation accumulation, const Context& context) {
+void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Accumulation accumulation,
+         const Context& context) {
   const cudaStream_t stream = stream_of(context.stream);
   const DeviceSequences sequences = upload(args.sequences, context);
   const int heads = static_cast<int>(args.shape.heads), kv_heads = static_cast<int>(args.shape.kv_heads);
   const int group = heads / kv_heads;
-  const int tile_queries = std::min(backward::kRows / group, 64);
+  const int tile_queries = config.tile_queries;
   const int all = union_tiles(args.sequences, tile_queries);
   const bool sparse = args.mask.words != nullptr;
   const int at_once = sparse ? std::min(all, union_tiles_at_once(args.mask, sequences, tile_queries)) : all;
@@ -95,8 +89,20 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
   params.scale = static_cast<float>(args.shape.scale);
   params.scale_log2 = static_cast<float>(args.shape.scale * 1.4426950408889634);
 
-  const ChainOrder order =
-      chain_order(sequences, kv_heads, d * 2 * std::int64_t(sizeof(float)), accumulation);
+  ChainOrder order = config.order;
+  int ranges = config.ranges;
+  // EXPERIMENT
+  if (accumulation == Accumulation::atomic && getenv("GSA_X_HEADS"))
+    order.heads = atoi(getenv("GSA_X_HEADS"));
+  if (accumulation == Accumulation::atomic && getenv("GSA_X_GANG")) order.gang = atoi(getenv("GSA_X_GANG"));
+  if (accumulation == Accumulation::atomic && sparse && getenv("GSA_X_RANGES"))
+    ranges = atoi(getenv("GSA_X_RANGES"));
+  // END
+  if (ranges > 1) {
+    params.range_keys = static_cast<int>((sequences.longest_keys + ranges - 1) / ranges);
+    params.dq_sums = context.workspace->array<float>(static_cast<std::size_t>(at_once) *
+                                                     static_cast<std::size_t>(kv_heads) * (d / 2 * 256));
+  }
   int* const tickets =
       context.workspace->array<int>(static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads));
   params.order = tickets;
@@ -126,37 +132,31 @@ void run(const AttendBackwardArgs& args, Accumulation accumulation, const Contex
     order_chains(params.tile, params.tiles, sequences, kv_heads, order, tickets, context);
     params.ticket = state;
     params.progress = accumulation == Accumulation::ordered ? state + 4 : nullptr;
-    check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");
-    launch<T, d>(params, stream);
+    for (params.range = 0; params.range < ranges; ++params.range) {
+      check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");
+      launch<T, d>(params, stream);
+    }
   }
 }
 
 template <typename T>
-void run(const AttendBackwardArgs& args, Accumulation accumulation, const Context& context) {
+void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Accumulation accumulation,
+         const Context& context) {
   if (args.shape.head_size == 64) {
-    run<T, 64>(args, accumulation, context);
+    run<T, 64>(args, config, accumulation, context);
   } else {
-    run<T, 128>(args, accumulation, context);
+    run<T, 128>(args, config, accumulation, context);
   }
 }
 
 }  // namespace
 
-bool hopper_takes(const AttendBackwardArgs& args, const Device& device) {
-  const std::int64_t size = args.shape.head_size, group = args.shape.heads / args.shape.kv_heads;
-  return device.hopper() && (args.shape.dtype == DType::bf16 || args.shape.dtype == DType::f16) &&
-         (size == 64 || size == 128) && group <= 16 && (group & (group - 1)) == 0 && aligned(args.q) &&
-         aligned(args.k) && aligned(args.v) && aligned(args.out) && aligned(args.dout) && aligned(args.dq) &&
-         reinterpret_cast<std::uintptr_t>(args.dk) % 16 == 0 &&
-         reinterpret_cast<std::uintptr_t>(args.dv) % 16 == 0;
-}
-
-void attend_backward_hopper(const AttendBackwardArgs& args, Accumulation accumulation,
-                            const Context& context) {
+void attend_backward_hopper(const AttendBackwardArgs& args, const AttendBackwardConfig& config,
+                            Accumulation accumulation, const Context& context) {
   if (args.shape.dtype == DType::bf16) {
-    run<__nv_bfloat16>(args, accumulation, context);
+    run<__nv_bfloat16>(args, config, accumulation, context);
   } else {
-    run<__half>(args, accumulation, context);
+    run<__half>(args, config, accumulation, context);
   }
 }
 

@@ -2,14 +2,11 @@
 // aligned to 16 bytes. Arguments are checked by the caller.
 #pragma once
 
-#include "kernels/attend/attend_cuda.h"
+#include "kernels/attend/attend_backward_plan.h"
 
 namespace gsa::cuda {
 
-// Whether the kernel takes this problem: shapes, and alignment of every row.
-bool hopper_takes(const AttendBackwardArgs& args, const Device& device);
-
-void attend_backward_hopper(const AttendBackwardArgs& args, Accumulation accumulation,
-                            const Context& context);
+void attend_backward_hopper(const AttendBackwardArgs& args, const AttendBackwardConfig& config,
+                            Accumulation accumulation, const Context& context);
 
 }  // namespace gsa::cuda

@@ -1,7 +1,5 @@
 #include "kernels/attend/attend_chains.h"
 
-#include <algorithm>
-
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda {
@@ -76,27 +74,6 @@ __global__ void order_kernel(const UnionTile* tile, int tiles, int sequences, in
 }
 
 }  // namespace
-
-ChainOrder chain_order(const DeviceSequences& sequences, int kv_heads, std::int64_t row_bytes,
-                       Accumulation accumulation) {
-  // Measured on an H200, whose cache has 50 MB. With the order fixed, the wait for a hand-over costs more
-  // than sums that leave the cache now and then: hence twice as many chains, and 16 in any case.
-  constexpr std::int64_t kCache = std::int64_t(40) << 20;
-  constexpr int kChains = 16;
-  const bool ordered = accumulation == Accumulation::ordered;
-  const std::int64_t key_bytes = kv_heads * row_bytes;
-  const std::int64_t all = std::max<std::int64_t>(sequences.total_keys * key_bytes, 1);
-  const std::int64_t fitting = sequences.count * (ordered ? 2 * kCache : kCache) / all;
-  const std::int64_t least = ordered ? (kChains + kv_heads - 1) / kv_heads : 1;
-  ChainOrder order;
-  order.heads = kv_heads;
-  order.together = static_cast<int>(
-      std::min<std::int64_t>(std::max(fitting, least), std::min(sequences.count, kMostTogether)));
-  if (sequences.longest_keys * key_bytes > kCache) {
-    order.gang = std::clamp(sequences.longest_keys / 1024, 1, 32);
-  }
-  return order;
-}
 
 const UnionTile* dense_tiles(const DeviceSequences& sequences, int tile_queries, int tiles,
                              const Context& context) {

@@ -2,12 +2,12 @@
 // are checked by the caller.
 #pragma once
 
-#include "kernels/attend/attend_cuda.h"
+#include "kernels/attend/attend_backward_plan.h"
 
 namespace gsa::cuda {
 
 void attend_generic(const AttendArgs& args, const Context& context);
-void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumulation,
-                             const Context& context);
+void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwardConfig& config,
+                             Accumulation accumulation, const Context& context);
 
 }  // namespace gsa::cuda

@@ -31,24 +31,10 @@ int warps_of(const AttendShape& shape, bool dense, const Device& device) {
   return dense && shared_memory <= device.shared_memory ? 8 : 4;
 }
 
-// As many heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the
-// same rows with every tile. Where tiles wait for their turn, at least four. Sequences: as chain_order says.
-ChainOrder order_of(const AttendShape& shape, const DeviceSequences& sequences, Accumulation accumulation) {
-  constexpr std::int64_t kBytes = 32 << 20;
-  const bool ordered = accumulation == Accumulation::ordered;
-  const std::int64_t row_bytes = 8 * shape.head_size;
-  std::int64_t heads = kBytes / (row_bytes * std::max(sequences.longest_keys, 1));
-  heads = std::min(std::max<std::int64_t>(heads, ordered ? 4 : 1), shape.kv_heads);
-  while (shape.kv_heads % heads != 0) --heads;
-  ChainOrder order = chain_order(sequences, static_cast<int>(heads), row_bytes, accumulation);
-  order.gang = 1;
-  return order;
-}
-
 }  // namespace
 
-void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumulation,
-                             const Context& context) {
+void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwardConfig& config,
+                             Accumulation accumulation, const Context& context) {
   using namespace generic;
   constexpr double kLog2E = 1.4426950408889634;
   const AttendShape& shape = args.shape;
@@ -83,14 +69,13 @@ void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumu
     bad_argument("attend_backward", "heads", concat("at most ", INT_MAX, " tiles"), concat(units));
   }
   int* const counters = context.workspace->array<int>(static_cast<std::size_t>(units) + 1);
-  const ChainOrder order = order_of(shape, tiling.sequences, accumulation);
   int* const chains = context.workspace->array<int>(static_cast<std::size_t>(at_once) *
                                                     static_cast<std::size_t>(tiling.kv_heads));
   params.order = chains;
   if (dense) {
     params.tiles = tiles;
     params.tile = dense_tiles(tiling.sequences, tiling.queries, tiles, context);
-    order_chains(params.tile, tiles, tiling.sequences, tiling.kv_heads, order, chains, context);
+    order_chains(params.tile, tiles, tiling.sequences, tiling.kv_heads, config.order, chains, context);
     clear_turns(params, counters, accumulation, stream);
     launch(params, warps, stream);
     return;
@@ -104,7 +89,7 @@ void attend_backward_generic(const AttendBackwardArgs& args, Accumulation accumu
                         end - params.tiles, params.tiles, context, end == tiles ? nullptr : &first);
     if (end == tiles) first = tiling.plan;
     params.tile = tiling.plan.tile;
-    order_chains(params.tile, params.tiles, tiling.sequences, tiling.kv_heads, order, chains, context);
+    order_chains(params.tile, params.tiles, tiling.sequences, tiling.kv_heads, config.order, chains, context);
     clear_turns(params, counters, accumulation, stream);
     launch(params, warps, stream);
   }

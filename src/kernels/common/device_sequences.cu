@@ -84,6 +84,7 @@ const Device& current_device() {
   Device device;
   device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   device.shared_memory = static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  device.l2_cache = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize));
   device.minor = attribute(cudaDevAttrComputeCapabilityMinor);
   device.major = attribute(cudaDevAttrComputeCapabilityMajor);
   if (device.hopper()) {

@@ -79,7 +79,7 @@ Scratch scratch_for(const DecodeArgs& args, Workspace& workspace) {
 }  // namespace
 }  // namespace decoding
 
-void decode(const DecodeArgs& args, const Context& context) {
+void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   constexpr const char* kOp = "decode";
   check_decode(args, kMostCudaQueries);
   const DType type = args.shape.dtype;
@@ -91,7 +91,7 @@ void decode(const DecodeArgs& args, const Context& context) {
   const decoding::Scratch scratch = decoding::scratch_for(args, *context.workspace);
   if (args.index_heads > 0) {
     decoding::score(args, scratch, context);
-    decoding::pick(args, scratch, context);
+    decoding::pick(args, scratch, context, work);
   }
   decoding::attend(args, scratch, context);
   decoding::combine(args, scratch, context);

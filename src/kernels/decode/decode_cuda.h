@@ -6,6 +6,12 @@
 
 namespace gsa::cuda {
 
-void decode(const DecodeArgs& args, const Context& context);
+// What a call took, for tests: time says nothing about a distribution of scores that the next model has.
+struct DecodeWork {
+  unsigned long long searched = 0;  // rows whose k-th score was searched for among all, the slow way
+};
+
+// work: device memory that is added to; may be null.
+void decode(const DecodeArgs& args, const Context& context, DecodeWork* work = nullptr);
 
 }  // namespace gsa::cuda

@@ -15,7 +15,7 @@
 
 #include "core/cuda_context.h"
 #include "kernels/common/device_sequences.h"
-#include "kernels/decode/decode.h"
+#include "kernels/decode/decode_cuda.h"
 
 namespace gsa::cuda::decoding {
 
@@ -84,7 +84,7 @@ bool rows_aligned(const DecodeArgs& args);
 int padded_head_size(const DecodeArgs& args);
 
 void score(const DecodeArgs& args, const Scratch& scratch, const Context& context);
-void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context, DecodeWork* work);
 void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context);
 void combine(const DecodeArgs& args, const Scratch& scratch, const Context& context);
 

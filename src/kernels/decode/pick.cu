@@ -13,6 +13,7 @@
 // too) and barriers few.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/common/budget.cuh"
 #include "kernels/common/mma.cuh"
@@ -32,8 +33,11 @@ constexpr int kBuckets = 1 << kBucketBits;
 static_assert(kBuckets == kThreads);
 constexpr int kFew = kThreads;     // candidates that are ranked one by one
 constexpr int kTooMany = 1 << 20;  // more than kFew; a block's warps together stay far below 2^31
-constexpr int kKept = 512;         // scores of a warp that fit in shared memory
-constexpr int kAhead = 32;         // rounds whose scores are loaded together
+// Scores that a block keeps in shared memory: on Hopper, where a row has eight blocks, as many as a row of
+// 128K keys has in one.
+template <int cluster>
+constexpr int kKept = cluster > 1 ? 16384 : 8192;
+constexpr int kAhead = 32;  // rounds whose scores are loaded together
 constexpr unsigned kAll = 0xffffffffu;
 
 struct PickParams {
@@ -41,6 +45,7 @@ struct PickParams {
   Budget budget;
   Scratch scratch;
   std::int32_t* k_t;
+  DecodeWork* work;
 };
 
 // A score and its position in one number: more is better, and no two are equal.
@@ -50,7 +55,6 @@ __device__ __forceinline__ Rank rank_of(float score, int position) {
 }
 
 struct Shared {
-  Rank kept[kWarps][kKept];  // of each warp, in ascending order of positions
   int histogram[kBuckets];
   Rank candidates[kFew];  // of this block
   Rank gathered[kFew];    // of all blocks
@@ -466,19 +470,34 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
     const float bound = mean + normal_quantile(fraction) * sqrtf(static_cast<float>(variance));
     if (bound > guide.low && bound < guide.high) low = bound;
   }
-  int kept = 0;
-  range.each_round(ahead, [&](float score, int position) {
-    const bool chosen = score >= low && score > -INFINITY;
-    const unsigned lanes = __ballot_sync(kAll, chosen);
-    const int to = kept + __popc(lanes & lanes_below());
-    if (chosen && to < kKept) shared.kept[warp][to] = rank_of(score, position);
-    kept += __popc(lanes);
-  });
-  if (kept > kKept) {  // as good as too many in the top bucket
-    kept = kKept;
-    if (lane == 0) atomicAdd(&shared.histogram[kBuckets - 1], kTooMany);
+  // They are counted before they are kept: a trained model's lie close together, its recent keys above all,
+  // and a fixed part of the memory for each warp would overflow in some while the rest stays empty.
+  Rank* const kept = reinterpret_cast<Rank*>(memory + sizeof(Shared));  // in ascending order of positions
+  const auto reaches = [&](float score) { return score >= low && score > -INFINITY; };
+  int mine_of_low = 0;
+  range.each_round(ahead, [&](float score, int) { mine_of_low += reaches(score); });
+  mine_of_low = __reduce_add_sync(kAll, mine_of_low);
+  int to = warp_base(shared, mine_of_low, 0);
+  int total = __reduce_add_sync(kAll, lane < kWarps ? static_cast<int>(shared.warp_sums[lane]) : 0);
+  if (range.rounds > kAhead) {
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) ahead[r] = range.load(r);
   }
-  __syncwarp();
+  range.each_round(ahead, [&](float score, int position) {
+    const bool chosen = reaches(score);
+    const unsigned lanes = __ballot_sync(kAll, chosen);
+    const int at = to + __popc(lanes & lanes_below());
+    if (chosen && at < kKept<cluster>) kept[at] = rank_of(score, position);
+    to += __popc(lanes);
+  });
+  if (total > kKept<cluster>) {  // as good as too many in the top bucket
+    total = kKept<cluster>;
+    if (thread == 0) atomicAdd(&shared.histogram[kBuckets - 1], kTooMany);
+  }
+  __syncthreads();
+  // Of these each warp has an equal share.
+  const int share = (total + kThreads - 1) / kThreads * 32;
+  const int begin = min(warp * share, total), end = min(begin + share, total);
 
   // Histograms of the kept scores, each of the bucket of the one before, until few are left.
   Span span = {order_of(low), order_of(guide.high)};
@@ -487,8 +506,8 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 #pragma unroll 1
   while (k < visible && span.low != span.high) {
 #pragma unroll 1
-    for (int i = lane; i < kept; i += 32) {
-      const Rank mine = shared.kept[warp][i];
+    for (int i = begin + lane; i < end; i += 32) {
+      const Rank mine = kept[i];
       if (span.holds(mine)) atomicAdd(&shared.histogram[span.bucket(mine)], 1);
     }
     row_barrier<cluster>();
@@ -506,6 +525,7 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
     Rank last = 0;
     int base = min(range.begin, visible);
     if (k < visible) {
+      if (p.work != nullptr && rank == 0 && thread == 0) atomicAdd(&p.work->searched, 1ull);
       last = last_by_radix<cluster>(range, &shared, k, order_of(guide.low), order_of(guide.high));
       base = selected_before<cluster>(range, &shared, last);
     }
@@ -518,8 +538,8 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 
   const int inside = shared.inside;
 #pragma unroll 1
-  for (int i = lane; i < kept; i += 32) {
-    const Rank mine = shared.kept[warp][i];
+  for (int i = begin + lane; i < end; i += 32) {
+    const Rank mine = kept[i];
     if (span.holds(mine)) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = mine;
   }
   row_barrier<cluster>();
@@ -545,11 +565,11 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
   int base = before + __syncthreads_count(thread < inside && owner < rank && mine >= last);
   int selected = 0;
 #pragma unroll 1
-  for (int i = lane; i < kept; i += 32) selected += shared.kept[warp][i] >= last;
+  for (int i = begin + lane; i < end; i += 32) selected += kept[i] >= last;
   base = warp_base(shared, __reduce_add_sync(kAll, selected), base);
 #pragma unroll 1
-  for (int first = 0; first < kept; first += 32) {
-    const Rank here = first + lane < kept ? shared.kept[warp][first + lane] : 0;
+  for (int first = begin; first < end; first += 32) {
+    const Rank here = first + lane < end ? kept[first + lane] : 0;
     const unsigned lanes = __ballot_sync(kAll, here >= last);
     if (here >= last) {
       write(base + __popc(lanes & lanes_below()), static_cast<int>(~static_cast<std::uint32_t>(here)));
@@ -562,22 +582,26 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 
 }  // namespace
 
-void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context) {
+void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context, DecodeWork* work) {
   PickParams p = {};
   p.cache = cache_of(args);
   p.budget = args.budget;
   p.scratch = scratch;
   p.k_t = args.k_t;
+  p.work = work;
   Launch how;
   how.cluster = context.device.hopper() ? kHopperCluster : 1;
   how.grid = dim3(static_cast<unsigned>(how.cluster), static_cast<unsigned>(args.sequences * args.queries));
   how.threads = kThreads;
   how.overlap = true;
-  how.shared_bytes = sizeof(Shared);
+  const auto run = [&]<int cluster>(std::integral_constant<int, cluster>) {
+    how.shared_bytes = sizeof(Shared) + sizeof(Rank) * kKept<cluster>;
+    launch(pick_kernel<cluster>, p, how, context, "decode: pick");
+  };
   if (how.cluster > 1) {
-    launch(pick_kernel<kHopperCluster>, p, how, context, "decode: pick");
+    run(std::integral_constant<int, kHopperCluster>());
   } else {
-    launch(pick_kernel<1>, p, how, context, "decode: pick");
+    run(std::integral_constant<int, 1>());
   }
 }
 

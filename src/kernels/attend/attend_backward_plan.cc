@@ -1,0 +1,97 @@
+#include "kernels/attend/attend_backward_plan.h"
+
+#include <algorithm>
+
+#include "gsa/error.h"
+
+namespace gsa::cuda {
+namespace {
+
+using Kernel = AttendBackwardConfig::Kernel;
+
+constexpr std::int64_t kMegabyte = 1 << 20;
+constexpr int kRows = 128;  // of a tile of the Hopper kernel: queries x heads of a group
+
+bool hopper_takes(const AttendBackwardFacts& facts) {
+  const bool group = facts.group >= 1 && facts.group <= 16 && (facts.group & (facts.group - 1)) == 0;
+  return facts.device.hopper() && (facts.dtype == DType::bf16 || facts.dtype == DType::f16) &&
+         (facts.head_size == 64 || facts.head_size == 128) && group && facts.aligned;
+}
+
+// Bytes of dk and dv, which are fp32, of one key and head.
+std::int64_t row_bytes(const AttendBackwardFacts& facts) { return 8 * facts.head_size; }
+
+// What of the L2 cache the sums may take: measured on an H200, which has 50 MB.
+std::int64_t room_for_sums(const Device& device) {
+  return std::min<std::int64_t>(40 * kMegabyte, static_cast<std::int64_t>(device.l2_cache) / 5 * 4);
+}
+
+// The largest divisor of all heads that is at most `heads`.
+int divisor(std::int64_t all, std::int64_t heads) {
+  heads = std::clamp<std::int64_t>(heads, 1, std::max<std::int64_t>(all, 1));
+  while (all % heads != 0) --heads;
+  return static_cast<int>(heads);
+}
+
+// Sequences whose chains run side by side, `heads` of each. With the order fixed, the wait for a hand-over
+// costs more than sums that leave the cache now and then: hence twice as many chains, and 16 in any case.
+int sequences_together(const AttendBackwardFacts& facts, std::int64_t heads, std::int64_t room) {
+  constexpr std::int64_t kChains = 16, kMost = 256;
+  const bool ordered = facts.accumulation == Accumulation::ordered;
+  const std::int64_t all = std::max<std::int64_t>(facts.total_keys * heads * row_bytes(facts), 1);
+  const std::int64_t fitting = facts.sequences * (ordered ? 2 * room : room) / all;
+  const std::int64_t least = ordered ? (kChains + heads - 1) / heads : 1;
+  return static_cast<int>(
+      std::max<std::int64_t>(1, std::min({std::max(fitting, least), facts.sequences, kMost})));
+}
+
+// As many heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the
+// same rows with every tile. Where tiles wait for their turn, at least four.
+ChainOrder generic_order(const AttendBackwardFacts& facts) {
+  const std::int64_t longest = row_bytes(facts) * std::max<std::int64_t>(facts.longest_keys, 1);
+  const std::int64_t least = facts.accumulation == Accumulation::ordered ? 4 : 1;
+  ChainOrder order;
+  order.heads = divisor(facts.kv_heads, std::max(32 * kMegabyte / longest, least));
+  order.together = sequences_together(facts, order.heads, 40 * kMegabyte);
+  return order;
+}
+
+}  // namespace
+
+AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts) {
+  AttendBackwardConfig config;
+  if (!hopper_takes(facts)) {
+    config.order = generic_order(facts);
+    return config;
+  }
+  config.kernel = Kernel::hopper;
+  config.tile_queries = static_cast<int>(std::min<std::int64_t>(kRows / facts.group, 64));
+  ChainOrder& order = config.order;
+  const std::int64_t room = room_for_sums(facts.device);
+  const std::int64_t longest = facts.longest_keys * row_bytes(facts);  // bytes of sums of a head
+  order.heads = static_cast<int>(facts.kv_heads);
+  order.together = sequences_together(facts, facts.kv_heads, room);
+  if (facts.kv_heads * longest <= room) return config;
+  if (facts.accumulation == Accumulation::ordered || !facts.masked) {
+    order.gang = static_cast<int>(std::clamp<std::int64_t>(facts.longest_keys / 1024, 1, 32));
+    return config;
+  }
+  order.heads = divisor(facts.kv_heads, room / longest);
+  config.ranges = static_cast<int>((longest * order.heads + room - 1) / room);
+  return config;
+}
+
+std::string to_string(const AttendBackwardConfig& config) {
+  const ChainOrder& order = config.order;
+  const auto some = [](int count, const char* noun) {
+    return concat(count, " ", noun, count == 1 ? "" : "s");
+  };
+  return concat(config.kernel == Kernel::generic
+                    ? "generic"
+                    : concat("hopper, tiles of ", config.tile_queries, " queries"),
+                ", ", some(order.heads, "head"), " of ", some(order.together, "sequence"), " at a time",
+                order.gang > 1 ? concat(", in gangs of ", order.gang, " tiles") : "",
+                config.ranges > 1 ? concat(", keys in ", config.ranges, " ranges") : "");
+}
+
+}  // namespace gsa::cuda

@@ -1,0 +1,98 @@
+// The choice of attend's backward kernel on CUDA and of the order of its tiles: from facts alone, so it is
+// tested without a GPU.
+#include "kernels/attend/attend_backward_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace gsa::cuda {
+namespace {
+
+using Kernel = AttendBackwardConfig::Kernel;
+
+constexpr Device kH200 = {9, 0, 132, 232448, std::size_t(50) << 20};
+constexpr Device kA100 = {8, 0, 108, 166912, std::size_t(40) << 20};
+
+// One sequence, 16/4 heads of 128, a mask.
+AttendBackwardFacts usual(std::int64_t keys, Accumulation accumulation) {
+  AttendBackwardFacts facts;
+  facts.device = kH200;
+  facts.dtype = DType::bf16;
+  facts.head_size = 128;
+  facts.kv_heads = 4;
+  facts.group = 4;
+  facts.masked = true;
+  facts.aligned = true;
+  facts.accumulation = accumulation;
+  facts.sequences = 1;
+  facts.total_keys = facts.longest_keys = keys;
+  return facts;
+}
+
+TEST(AttendBackwardPlan, HopperTakesItsShapes) {
+  const AttendBackwardFacts facts = usual(8192, Accumulation::ordered);
+  EXPECT_EQ(choose_attend_backward(facts).kernel, Kernel::hopper);
+  EXPECT_EQ(choose_attend_backward(facts).tile_queries, 32);
+  const auto other = [&](auto change) {
+    AttendBackwardFacts changed = facts;
+    change(changed);
+    return choose_attend_backward(changed).kernel;
+  };
+  EXPECT_EQ(other([](auto& f) { f.device = kA100; }), Kernel::generic);
+  EXPECT_EQ(other([](auto& f) { f.head_size = 96; }), Kernel::generic);
+  EXPECT_EQ(other([](auto& f) { f.group = 3; }), Kernel::generic);
+  EXPECT_EQ(other([](auto& f) { f.group = 32; }), Kernel::generic);
+  EXPECT_EQ(other([](auto& f) { f.aligned = false; }), Kernel::generic);
+  EXPECT_EQ(other([](auto& f) { f.head_size = 64, f.group = 16; }), Kernel::hopper);
+}
+
+TEST(AttendBackwardPlan, OrderedChainsOfALongSequenceTakeTurns) {
+  for (const std::int64_t keys : {8192, 16384, 131072}) {
+    const AttendBackwardConfig config = choose_attend_backward(usual(keys, Accumulation::ordered));
+    EXPECT_EQ(config.order.heads, 4);
+    EXPECT_EQ(config.order.gang, keys == 8192 ? 1 : keys == 16384 ? 16 : 32);
+    EXPECT_EQ(config.ranges, 1);
+  }
+}
+
+// 1 KB of sums for a key and head: one head of 32K keys fits, of 128K a quarter.
+TEST(AttendBackwardPlan, WithoutAnOrderSumsStayInTheCache) {
+  struct Expected {
+    std::int64_t keys;
+    int heads, ranges;
+  };
+  for (const auto& [keys, heads, ranges] : {Expected{8192, 4, 1},
+                                            {16384, 2, 1},
+                                            {32768, 1, 1},
+                                            {65536, 1, 2},
+                                            {131072, 1, 4},
+                                            {1 << 20, 1, 26}}) {
+    const AttendBackwardConfig config = choose_attend_backward(usual(keys, Accumulation::atomic));
+    EXPECT_EQ(config.order.heads, heads) << keys;
+    EXPECT_EQ(config.ranges, ranges) << keys;
+    EXPECT_EQ(config.order.gang, 1) << keys;
+  }
+  AttendBackwardFacts dense = usual(131072, Accumulation::atomic);
+  dense.masked = false;
+  EXPECT_EQ(choose_attend_backward(dense).ranges, 1);
+}
+
+TEST(AttendBackwardPlan, SequencesRunSideBySide) {
+  AttendBackwardFacts facts = usual(4096, Accumulation::ordered);
+  facts.sequences = 16;
+  facts.total_keys = 16 * 4096;
+  EXPECT_EQ(choose_attend_backward(facts).order.together, 5);  // 80 MB of 16 each
+  facts.accumulation = Accumulation::atomic;
+  EXPECT_EQ(choose_attend_backward(facts).order.together, 2);
+  facts.sequences = 0, facts.total_keys = facts.longest_keys = 0;
+  EXPECT_EQ(choose_attend_backward(facts).order.together, 1);
+}
+
+TEST(AttendBackwardPlan, PrintsItself) {
+  EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::atomic))),
+            "hopper, tiles of 32 queries, 1 head of 1 sequence at a time, keys in 4 ranges");
+  EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::ordered))),
+            "hopper, tiles of 32 queries, 4 heads of 1 sequence at a time, in gangs of 32 tiles");
+}
+
+}  // namespace
+}  // namespace gsa::cuda
