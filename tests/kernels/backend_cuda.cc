@@ -7,6 +7,7 @@
 #include "cuda_call.h"
 #include "fused_backend.h"
 #include "gsa/error.h"
+#include "indexer_kl_limits.h"
 #include "kernels/adamw/adamw_cuda.h"
 #include "kernels/attend/attend_cuda.h"
 #include "kernels/attend_lse/attend_lse_cuda.h"
@@ -18,7 +19,6 @@
 #include "kernels/rotary/rotary_cuda.h"
 #include "kernels/select/select_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
-#include "kl_limits.h"
 
 namespace gsa::testing {
 namespace {

@@ -1,9 +1,9 @@
 // Argument checks of attend_backward on CUDA, and which kernel runs.
 #include "gsa/error.h"
-#include "kernels/attend/attend_backward_hopper.h"
 #include "kernels/attend/attend_checks.h"
 #include "kernels/attend/attend_cuda.h"
-#include "kernels/attend/attend_generic.h"
+#include "kernels/attend/generic/attend.h"
+#include "kernels/attend/hopper/backward.h"
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda {

@@ -4,7 +4,7 @@
 
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
-#include "kernels/decode/decode_check.h"
+#include "kernels/decode/decode_checks.h"
 #include "kernels/decode/decode_cpu.h"
 
 namespace gsa {

@@ -1,4 +1,4 @@
-// Argument checks of select, and the budget. The work is in select_cpu.cc.
+// Argument checks of select, and the budget. The work is in cpu/select.cc.
 #include "kernels/select/select.h"
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 #include "kernels/common/checks.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/score_moments.cuh"
-#include "kernels/select/select_kernels.h"
+#include "kernels/select/cuda/kernels.h"
 
 namespace gsa::cuda {
 namespace {
@@ -73,7 +73,7 @@ class Tiles {
 };
 
 // visit(first, end, longest) for parts of rows first .. end - 1, each of which see up to `longest` keys. A
-// part ends where rows begin to need twice the warps of select_held.cuh, unless it would have too few rows to
+// part ends where rows begin to need twice the warps of cuda/held.cuh, unless it would have too few rows to
 // fill a device.
 template <class Visit>
 void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end, Visit visit) {
