@@ -7,7 +7,8 @@
 
 Rules, with the name each finding carries:
     layer         src/<layer>/ includes only the layers listed for it in ALLOWED
-    operator      a folder of src/kernels/ includes of another operator only its public <op>.h
+    operator      a folder of src/kernels/ includes of another operator only its public <op>.h; common, scores and
+                  attention are no operators but what several share
     framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/kernels and their tests
     public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
     path          project includes are written from src/ or include/, never with '..' or from the file's own folder
@@ -39,6 +40,7 @@ ALLOWED = {
     "cli": {"demo", "train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
     "python": {"train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
 }
+SHARED = ("common", "scores", "attention")  # folders of src/kernels/ that are no operators
 FRAMEWORK = ("torch/", "ATen/", "c10/", "caffe2/")
 FRAMEWORK_FREE = (
     "include/",
@@ -84,7 +86,7 @@ def check_include(root: pathlib.Path, path: str, quote: str, target: str):
     layer, used = parts[1], target.split("/")
     if layer in ALLOWED and used[0] != layer and used[0] not in ALLOWED[layer]:
         yield "layer", f'"{target}": {layer} may include {", ".join(sorted(ALLOWED[layer])) or "itself only"}'
-    if layer == "kernels" and used[0] == "kernels" and used[1] not in (parts[2], "common"):
+    if layer == "kernels" and used[0] == "kernels" and used[1] not in (parts[2], *SHARED):
         if used[2:] != [f"{used[1]}.h"]:
             yield "operator", f'"{target}" is private to {used[1]}; include "kernels/{used[1]}/{used[1]}.h"'
 

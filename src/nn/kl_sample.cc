@@ -6,7 +6,7 @@
 #include "core/philox.h"
 #include "core/suggest.h"
 #include "gsa/error.h"
-#include "kernels/common/query_tiles.h"
+#include "kernels/attention/query_tiles.h"
 
 namespace gsa::nn {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "gsa/error.h"
+#include "kernels/attention/query_tiles.h"
 #include "kernels/common/checks.h"
-#include "kernels/common/query_tiles.h"
 #include "kernels/indexer_kl/indexer_kl.h"
 
 namespace gsa::kl {

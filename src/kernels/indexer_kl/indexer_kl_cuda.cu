@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/attention/query_tiles.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/query_tiles.h"
 #include "kernels/indexer_kl/cuda/kernels.h"
 #include "kernels/indexer_kl/cuda/lists.h"
 #include "kernels/indexer_kl/indexer_kl_checks.h"

@@ -8,7 +8,7 @@
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/score_moments.cuh"
+#include "kernels/scores/moments.cuh"
 #include "kernels/select/cuda/kernels.h"
 
 namespace gsa::cuda {

@@ -12,8 +12,8 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
-#include "kernels/common/attend_blocks-inl.h"
-#include "kernels/common/softmax-inl.h"
+#include "kernels/attention/blocks-inl.h"
+#include "kernels/attention/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gsa {

@@ -15,8 +15,8 @@
 // clang-format on
 #include "hwy/highway.h"
 #include "kernels/attend/cpu/wide-inl.h"
-#include "kernels/common/attend_blocks-inl.h"
-#include "kernels/common/softmax-inl.h"
+#include "kernels/attention/blocks-inl.h"
+#include "kernels/attention/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gsa {

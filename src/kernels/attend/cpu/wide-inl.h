@@ -22,8 +22,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/common/attend_blocks-inl.h"
-#include "kernels/common/softmax-inl.h"
+#include "kernels/attention/blocks-inl.h"
+#include "kernels/attention/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gsa {

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "kernels/attend/attend_cuda.h"
-#include "kernels/common/union_plan.h"
+#include "kernels/attention/union_plan.h"
 
 namespace gsa::cuda {
 

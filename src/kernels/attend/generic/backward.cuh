@@ -1,6 +1,6 @@
 // The backward kernel of the generic path: one block for a tile of 64 or 128 rows walks the tile's keys
 // upwards. dq stays in registers; what a block of keys receives is added to dk and dv in global memory, in
-// the order of tickets where a fixed order is asked for (kernels/common/turns.cuh).
+// the order of tickets where a fixed order is asked for (kernels/attend/generic/turns.cuh).
 //
 // Products of a block of keys, all from shared memory:
 //   by rows of the tile (16 a warp): s = q k^T, dp = dout v^T, dq += ds k
@@ -8,8 +8,8 @@
 #pragma once
 
 #include "kernels/attend/generic/tile.cuh"
+#include "kernels/attend/generic/turns.cuh"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/turns.cuh"
 
 namespace gsa::cuda::generic {
 

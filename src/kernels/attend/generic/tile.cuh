@@ -11,8 +11,8 @@
 #include <type_traits>
 
 #include "kernels/attend/attend.h"
+#include "kernels/attention/union_plan.h"
 #include "kernels/common/mma.cuh"
-#include "kernels/common/union_plan.h"
 
 namespace gsa::cuda::generic {
 

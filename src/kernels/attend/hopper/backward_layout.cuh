@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/union_plan.h"
+#include "kernels/attention/union_plan.h"
 #include "kernels/common/wgmma.cuh"
 
 namespace gsa::cuda::backward {

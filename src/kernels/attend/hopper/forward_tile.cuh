@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/attend/attend_plan.h"
-#include "kernels/common/union_plan.h"
+#include "kernels/attention/union_plan.h"
 #include "kernels/common/wgmma.cuh"
 
 namespace gsa::cuda::forward {

@@ -14,11 +14,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/common/budget.cuh"
 #include "kernels/common/mma.cuh"
-#include "kernels/common/score_moments.cuh"
-#include "kernels/common/score_order.cuh"
 #include "kernels/decode/cuda/device.cuh"
+#include "kernels/scores/budget.cuh"
+#include "kernels/scores/moments.cuh"
+#include "kernels/scores/order.cuh"
 
 namespace gsa::cuda::decoding {
 namespace {

@@ -6,10 +6,10 @@
 // that many of them are under way, and that little is done for each.
 #pragma once
 
-#include "kernels/common/index_score.cuh"
-#include "kernels/common/score_moments.cuh"
-#include "kernels/common/score_order.cuh"
 #include "kernels/decode/cuda/score_keys.cuh"
+#include "kernels/scores/index_score.cuh"
+#include "kernels/scores/moments.cuh"
+#include "kernels/scores/order.cuh"
 
 namespace gsa::cuda::decoding {
 

@@ -38,7 +38,7 @@ inline int most_pieces(bool dense, int keys) {
   return most;
 }
 
-// What the score stage leaves of a segment of kMomentSegment positions (score_moments.cuh).
+// What the score stage leaves of a segment of kMomentSegment positions (scores/moments.cuh).
 struct alignas(16) SegmentRecord {
   float sum;
   float square;

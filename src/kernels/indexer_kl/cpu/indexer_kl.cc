@@ -13,7 +13,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
-#include "kernels/common/query_tiles.h"
+#include "kernels/attention/query_tiles.h"
 #include "kernels/indexer_kl/cpu/tile-inl.h"
 #include "kernels/indexer_kl/indexer_kl_cpu.h"
 

@@ -8,9 +8,9 @@
 #define GSA_KERNELS_KL_TILE_INL_H_
 #endif
 
-#include "kernels/common/attend_blocks-inl.h"
+#include "kernels/attention/blocks-inl.h"
+#include "kernels/attention/softmax-inl.h"
 #include "kernels/common/sigmoid-inl.h"
-#include "kernels/common/softmax-inl.h"
 #include "kernels/indexer_kl/indexer_kl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -20,7 +20,7 @@
 #include <cstdint>
 
 #include "core/cuda_context.h"
-#include "kernels/common/union_plan.h"
+#include "kernels/attention/union_plan.h"
 #include "kernels/indexer_kl/indexer_kl.h"
 
 namespace gsa::cuda::kl {

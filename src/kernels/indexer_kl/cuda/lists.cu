@@ -1,4 +1,4 @@
-// Packed lists of unions (cuda/lists.h). As in common/union_plan.cu a block of threads walks twice over a
+// Packed lists of unions (cuda/lists.h). As in attention/union_plan.cu a block of threads walks twice over a
 // tile's columns of mask words, a warp over a run of neighbouring ones: the first walk counts, for every tile
 // of the call; then chunks are cut; the second walk, chunk by chunk, writes.
 //
@@ -11,8 +11,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/attention/union_tiles.cuh"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/union_tiles.cuh"
 
 namespace gsa::cuda::kl {
 namespace {

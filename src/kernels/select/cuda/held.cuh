@@ -1,6 +1,6 @@
 // Budget, exact threshold and mask of one query by one block that holds the row's scores in registers: they
 // are read once, whatever the search needs. A warp holds one segment of 1,024 positions, a lane 32 of them:
-// those whose sums are its part of the moments (score_moments.cuh).
+// those whose sums are its part of the moments (scores/moments.cuh).
 //
 // The search is a radix search: a histogram of the scores between two of them, in the order of representable
 // numbers, then one of the bin that holds the k-th, until few are left, which are ranked, or one value is. So

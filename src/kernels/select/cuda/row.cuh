@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "kernels/common/budget.cuh"
-#include "kernels/common/score_moments.cuh"
-#include "kernels/common/score_order.cuh"
+#include "kernels/scores/budget.cuh"
+#include "kernels/scores/moments.cuh"
+#include "kernels/scores/order.cuh"
 #include "kernels/select/cuda/kernels.h"
 
 namespace gsa::cuda::selecting {

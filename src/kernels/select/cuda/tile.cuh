@@ -5,7 +5,7 @@
 // an ldmatrix reads lie in different banks.
 #pragma once
 
-#include "kernels/common/index_score.cuh"
+#include "kernels/scores/index_score.cuh"
 #include "kernels/select/cuda/kernels.h"
 
 namespace gsa::cuda::selecting {

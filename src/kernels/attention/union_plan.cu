@@ -1,13 +1,13 @@
 // One block of threads makes the list of one tile, in two walks over the tile's columns of mask words. The
 // first counts, the second writes: a warp owns a run of neighbouring columns, so what it has to know of the
 // others is where its own keys begin. In causal order there is one such place for each query of the tile.
-#include "kernels/common/union_plan.h"
+#include "kernels/attention/union_plan.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "kernels/attention/union_tiles.cuh"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/union_tiles.cuh"
 
 namespace gsa::cuda {
 namespace {

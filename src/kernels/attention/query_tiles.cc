@@ -1,4 +1,4 @@
-#include "kernels/common/query_tiles.h"
+#include "kernels/attention/query_tiles.h"
 
 #include <algorithm>
 

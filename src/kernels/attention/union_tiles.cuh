@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/common/union_plan.h"
+#include "kernels/attention/union_plan.h"
 
 namespace gsa::cuda {
 
