@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/safetensors.h"
-#include "infer/cache_shape.h"
+#include "infer/core/cache_shape.h"
 
 namespace gsa::infer {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "gsa/dtype.h"
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::nn {
 

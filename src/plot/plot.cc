@@ -1,12 +1,12 @@
-#include "eval/plot.h"
+#include "plot/plot.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "eval/markup.h"
-#include "eval/plot_canvas.h"
 #include "gsa/error.h"
+#include "plot/canvas.h"
+#include "plot/markup.h"
 
 namespace gsa::eval {
 namespace {

@@ -1,4 +1,4 @@
-#include "infer/cache_shape.h"
+#include "infer/core/cache_shape.h"
 
 #include "core/checked.h"
 #include "gsa/error.h"

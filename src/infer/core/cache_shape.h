@@ -10,7 +10,7 @@
 
 #include "core/memory.h"
 #include "gsa/dtype.h"
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::infer {
 

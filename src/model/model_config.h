@@ -1,5 +1,5 @@
 // The configuration of a whole language model: sizes, presets by name, and the four systems of the paper, any
-// of which can be put on any preset. Ablations are fields of `attention` (nn/config.h). No torch header.
+// of which can be put on any preset. Ablations are fields of `attention` (model/config.h). No torch header.
 //
 //   ModelConfig config = ModelConfig::preset("small");
 //   apply(config, System::gated_only);
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nn/config.h"
+#include "model/config.h"
 
 namespace gsa::nn {
 

@@ -10,9 +10,9 @@
 #include <cstdint>
 
 #include "gsa/dtype.h"
-#include "nn/kl_sample.h"
-#include "nn/model_config.h"
-#include "nn/phase.h"
+#include "model/kl_sample.h"
+#include "model/model_config.h"
+#include "model/phase.h"
 
 namespace gsa::nn {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "eval/plot.h"
+#include "plot/plot.h"
 
 namespace gsa::eval {
 

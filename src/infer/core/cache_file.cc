@@ -1,4 +1,4 @@
-#include "infer/cache_file.h"
+#include "infer/core/cache_file.h"
 
 #include <cstdio>
 #include <cstring>

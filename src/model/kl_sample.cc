@@ -1,4 +1,4 @@
-#include "nn/kl_sample.h"
+#include "model/kl_sample.h"
 
 #include <algorithm>
 #include <cmath>

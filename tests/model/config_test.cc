@@ -1,4 +1,4 @@
-#include "nn/config.h"
+#include "model/config.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "infer/page_pool.h"
+#include "infer/core/page_pool.h"
 
 #include <cassert>
 #include <utility>

@@ -1,14 +1,14 @@
 // Charts: well-formed whatever the labels say, complete, and with ticks where people expect them.
-#include "eval/plot.h"
+#include "plot/plot.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "eval/markup.h"
-#include "eval/xml.h"
 #include "gsa/error.h"
+#include "plot/markup.h"
+#include "plot/xml.h"
 
 namespace gsa::eval {
 namespace {

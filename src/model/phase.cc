@@ -1,4 +1,4 @@
-#include "nn/phase.h"
+#include "model/phase.h"
 
 #include <string>
 #include <vector>

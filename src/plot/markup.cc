@@ -1,4 +1,4 @@
-#include "eval/markup.h"
+#include "plot/markup.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "nn/cost.h"
+#include "model/cost.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "eval/plot_scale.h"
+#include "plot/scale.h"
 
 namespace gsa::eval {
 

@@ -1,4 +1,4 @@
-#include "nn/weight_files.h"
+#include "model/weight_files.h"
 
 #include "core/file.h"
 #include "core/json.h"

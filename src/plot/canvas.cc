@@ -1,11 +1,11 @@
-#include "eval/plot_canvas.h"
+#include "plot/canvas.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "eval/markup.h"
 #include "gsa/error.h"
+#include "plot/markup.h"
 
 namespace gsa::eval {
 namespace {
