@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hwy/cache_control.h"
-#include "kernels/attend/attend.h"
+#include "kernels/attention/attend_shape.h"
 #include "kernels/common/key_block.h"
 #include "kernels/common/key_rows.h"
 #include "kernels/common/scratch.h"

@@ -6,6 +6,7 @@
 #include "kernels/common/checks.h"
 #include "kernels/decode/decode_checks.h"
 #include "kernels/decode/decode_cpu.h"
+#include "kernels/scores/checks.h"
 
 namespace gsa {
 namespace {

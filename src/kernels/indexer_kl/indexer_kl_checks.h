@@ -5,6 +5,7 @@
 #include "kernels/attention/query_tiles.h"
 #include "kernels/common/checks.h"
 #include "kernels/indexer_kl/indexer_kl.h"
+#include "kernels/scores/checks.h"
 
 namespace gsa::kl {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/select/select.h"
+#include "kernels/scores/scores.h"
 
 namespace gsa::cuda {
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "kernels/common/mma.cuh"
-#include "kernels/select/select.h"
+#include "kernels/scores/scores.h"
 
 namespace gsa::cuda {
 

@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"
 // clang-format on
 #include "hwy/highway.h"
+#include "kernels/attend/attend_cpu.h"
 #include "kernels/attend/cpu/wide-inl.h"
 #include "kernels/attention/blocks-inl.h"
 #include "kernels/attention/softmax-inl.h"

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attend/attend.h"
 #include "kernels/attention/blocks-inl.h"
 #include "kernels/attention/softmax-inl.h"
 
