@@ -8,9 +8,9 @@
 #include <string>
 
 #include "data/tokenizer.h"
+#include "infer/core/sampling.h"
+#include "infer/core/text_stream.h"
 #include "infer/engine.h"
-#include "infer/sampling.h"
-#include "infer/text_stream.h"
 #include "nn/model_io.h"
 
 namespace {

@@ -7,8 +7,10 @@
 
 Rules, with the name each finding carries:
     layer         src/<layer>/ includes only the layers listed for it in ALLOWED
-    operator      a folder of src/kernels/ includes of another operator only its public <op>.h
-    framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/kernels and their tests
+    operator      a folder of src/kernels/ includes of another operator only its public <op>.h; common, scores and
+                  attention are no operators but what several share
+    framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/infer/core, src/kernels,
+                  src/model, src/plot and their tests
     public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
     path          project includes are written from src/ or include/, never with '..' or from the file's own folder
     unknown       every folder of src/ is a known layer
@@ -24,35 +26,51 @@ import tempfile
 MAX_LINES = 700
 
 # What a layer may include, itself aside. cli -> train, eval, infer -> nn -> torch -> kernels -> core; among the
-# three programs of the middle, train may evaluate and evaluation may generate, never the other way. data (text and
-# tokens, no tensors) stands beside: data -> core, and the programs use it. demo is a program made of them all.
+# three programs of the middle, train may evaluate and evaluation may generate, never the other way. What knows no
+# tensor stands beside: data (text and tokens), model (what of a model is no tensor), infer/core (what of inference is
+# none) and plot (charts). demo is a program made of them all.
 ALLOWED = {
     "core": set(),
     "data": {"core"},
+    "plot": {"core"},
     "kernels": {"core"},
+    "model": {"kernels", "core"},
     "torch": {"kernels", "core"},
-    "nn": {"torch", "kernels", "core"},
-    "infer": {"nn", "torch", "kernels", "data", "core"},
-    "eval": {"infer", "nn", "torch", "kernels", "data", "core"},
-    "train": {"eval", "infer", "nn", "torch", "kernels", "data", "core"},
-    "demo": {"train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
-    "cli": {"demo", "train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
-    "python": {"train", "eval", "infer", "nn", "torch", "kernels", "data", "core"},
+    "nn": {"torch", "model", "kernels", "core"},
+    "infer/core": {"model", "kernels", "data", "core"},
+    "infer": {"infer/core", "nn", "torch", "model", "kernels", "data", "core"},
+    "eval": {"infer", "infer/core", "nn", "torch", "model", "kernels", "plot", "data", "core"},
+    "train": {"eval", "infer", "infer/core", "nn", "torch", "model", "kernels", "plot", "data", "core"},
 }
+ALLOWED["demo"] = {"train"} | ALLOWED["train"]
+ALLOWED["python"] = {"train"} | ALLOWED["train"]
+ALLOWED["cli"] = {"demo"} | ALLOWED["demo"]
+SHARED = ("common", "scores", "attention")  # folders of src/kernels/ that are no operators
 FRAMEWORK = ("torch/", "ATen/", "c10/", "caffe2/")
 FRAMEWORK_FREE = (
     "include/",
     "src/core/",
     "src/data/",
+    "src/infer/core/",
     "src/kernels/",
+    "src/model/",
+    "src/plot/",
     "tests/data/",
+    "tests/infer/core/",
     "tests/kernels/",
+    "tests/model/",
+    "tests/plot/",
     "tests/reference/",
 )
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
+
+
+def layer_of(parts: list) -> str:
+    """The layer of a path below src/: its first folder, or its first two where these are a layer of their own."""
+    return "/".join(parts[:2]) if "/".join(parts[:2]) in ALLOWED else parts[0]
 
 
 def check_include(root: pathlib.Path, path: str, quote: str, target: str):
@@ -81,10 +99,10 @@ def check_include(root: pathlib.Path, path: str, quote: str, target: str):
     if not own:
         return
 
-    layer, used = parts[1], target.split("/")
-    if layer in ALLOWED and used[0] != layer and used[0] not in ALLOWED[layer]:
+    layer, used = layer_of(parts[1:]), target.split("/")
+    if layer in ALLOWED and layer_of(used) not in {layer} | ALLOWED[layer]:
         yield "layer", f'"{target}": {layer} may include {", ".join(sorted(ALLOWED[layer])) or "itself only"}'
-    if layer == "kernels" and used[0] == "kernels" and used[1] not in (parts[2], "common"):
+    if layer == "kernels" and used[0] == "kernels" and used[1] not in (parts[2], *SHARED):
         if used[2:] != [f"{used[1]}.h"]:
             yield "operator", f'"{target}" is private to {used[1]}; include "kernels/{used[1]}/{used[1]}.h"'
 
@@ -128,7 +146,11 @@ CLEAN = {
     "src/kernels/attend/attend.cc": '#include "kernels/select/select.h"\n#include <hwy/highway.h>\n',
     "src/torch/ops.h": '#pragma once\n#include <torch/torch.h>\n#include "kernels/select/select.h"\n',
     "src/nn/attention.h": '#pragma once\n#include "torch/ops.h"\n',
-    "src/infer/decode.h": '#pragma once\n#include "nn/attention.h"\n',
+    "src/model/config.h": '#pragma once\n#include "kernels/select/select.h"\n',
+    "src/infer/core/sampling.h": '#pragma once\n#include "model/config.h"\n#include "data/dataset.h"\n',
+    "src/infer/decode.h": '#pragma once\n#include "nn/attention.h"\n#include "infer/core/sampling.h"\n',
+    "src/plot/plot.h": '#pragma once\n#include "core/parallel.h"\n',
+    "src/eval/charts.h": '#pragma once\n#include "plot/plot.h"\n#include "infer/core/sampling.h"\n',
     "src/data/dataset.h": '#pragma once\n#include "core/parallel.h"\n',
     "src/train/loop.h": '#pragma once\n#include "infer/decode.h"\n#include "data/dataset.h"\n',
     "src/cli/main.cc": '#include "train/loop.h"\n',
@@ -142,6 +164,14 @@ BROKEN = {
     "src/kernels/attend/private.cc": ("operator", '#include "kernels/select/score.h"\n'),
     "src/kernels/common/private.cc": ("operator", '#include "kernels/select/score.h"\n'),
     "src/kernels/select/framework.cc": ("framework", "#include <ATen/ATen.h>\n"),
+    "src/model/up.cc": ("layer", '#include "nn/attention.h"\n'),
+    "src/model/framework.cc": ("framework", "#include <torch/torch.h>\n"),
+    "tests/model/framework_test.cc": ("framework", "#include <torch/torch.h>\n"),
+    "src/infer/core/up.cc": ("layer", '#include "infer/decode.h"\n'),
+    "src/infer/core/nn.cc": ("layer", '#include "nn/attention.h"\n'),
+    "src/infer/core/framework.cc": ("framework", "#include <ATen/ATen.h>\n"),
+    "src/plot/up.cc": ("layer", '#include "eval/charts.h"\n'),
+    "src/plot/framework.cc": ("framework", "#include <torch/torch.h>\n"),
     "src/data/up.cc": ("layer", '#include "kernels/select/select.h"\n'),
     "src/nn/data.cc": ("layer", '#include "data/dataset.h"\n'),
     "src/core/framework.cc": ("framework", '#include "c10/util/Half.h"\n'),

@@ -22,6 +22,7 @@ REPLAY = {
     "kernels": "{build}/gsa_kernels_tests --gtest_filter='{suite}.{name}'",
     "model": "{build}/gsa_model_tests --gtest_filter='{suite}.{name}'",
     "nn": "{build}/gsa_nn_tests --gtest_filter='{suite}.{name}'",
+    "plot": "{build}/gsa_plot_tests --gtest_filter='{suite}.{name}'",
     "train": "{build}/gsa_train_tests --gtest_filter='{suite}.{name}'",
     "program": 'make pytest ARGS="-k \'{name}\'"',
     "pytest": 'make pytest ARGS="-k \'{name}\'"',

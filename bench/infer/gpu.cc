@@ -9,7 +9,7 @@
 #include "../text.h"
 #include "../timing.h"
 #include "gsa/error.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 #include "subject.h"
 
 namespace gsa::bench {

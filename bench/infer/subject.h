@@ -13,7 +13,7 @@
 
 #include "infer/engine.h"
 #include "infer/weights.h"
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::bench {
 

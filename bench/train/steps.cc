@@ -5,7 +5,7 @@
 
 #include "../trained/text_window.h"
 #include "gsa/error.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 #include "nn/model_io.h"
 
 namespace gsa::bench {

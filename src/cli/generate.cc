@@ -23,7 +23,7 @@
 #include "core/usage_error.h"
 #include "infer/generate.h"
 #include "kernels/decode/decode.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 #include "nn/model_io.h"
 #include "torch/threads.h"
 #include "train/trainer.h"

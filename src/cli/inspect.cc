@@ -9,9 +9,9 @@
 #include "cli/text.h"
 #include "core/json.h"
 #include "core/usage_error.h"
-#include "nn/config_json.h"
-#include "nn/cost.h"
-#include "nn/weight_files.h"
+#include "model/config_json.h"
+#include "model/cost.h"
+#include "model/weight_files.h"
 
 namespace gsa::cli {
 namespace {

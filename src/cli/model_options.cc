@@ -6,8 +6,8 @@
 #include "core/suggest.h"
 #include "core/usage_error.h"
 #include "kernels/decode/decode.h"
-#include "nn/config_json.h"
-#include "nn/newest_model.h"
+#include "model/config_json.h"
+#include "model/newest_model.h"
 
 namespace gsa::cli {
 

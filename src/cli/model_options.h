@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::cli {
 

@@ -10,7 +10,7 @@
 #include "cli/text.h"
 #include "cli/train_display.h"
 #include "core/file.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 #include "train/config.h"
 #include "train/trainer.h"
 

@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <string_view>
 
-#include "eval/markup.h"
-#include "eval/plot.h"
 #include "gsa/error.h"
 #include "gsa/version.h"
+#include "plot/markup.h"
+#include "plot/plot.h"
 
 namespace gsa::demo {
 namespace {

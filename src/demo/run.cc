@@ -17,7 +17,7 @@
 #include "demo/pace.h"
 #include "eval/evaluate.h"
 #include "eval/recall.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 #include "nn/evaluation_mode.h"
 #include "torch/threads.h"
 #include "train/trainer.h"

@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
-#include "eval/markup.h"
-#include "eval/plot.h"
 #include "gsa/error.h"
+#include "plot/markup.h"
+#include "plot/plot.h"
 
 namespace gsa::eval {
 namespace {

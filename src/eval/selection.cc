@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "eval/plot_scale.h"
 #include "gsa/error.h"
+#include "plot/scale.h"
 
 namespace gsa::eval {
 namespace {

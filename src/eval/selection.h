@@ -15,7 +15,7 @@
 
 #include "eval/masks.h"
 #include "eval/oracle.h"
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::eval {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "eval/masks.h"
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::eval {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gsa/error.h"
-#include "infer/cache_file.h"
+#include "infer/core/cache_file.h"
 #include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
 

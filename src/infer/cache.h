@@ -17,8 +17,8 @@
 #include <span>
 #include <vector>
 
-#include "infer/cache_shape.h"
-#include "infer/page_pool.h"
+#include "infer/core/cache_shape.h"
+#include "infer/core/page_pool.h"
 #include "torch/ops.h"
 
 namespace gsa::infer {
@@ -76,7 +76,7 @@ class Cache {
   // Changes whenever the pages have moved in memory: what holds their addresses must be made anew.
   std::int64_t generation() const { return generation_; }
 
-  // One sequence as a file (infer/cache_file.h). model: a fingerprint of the weights; a file of another
+  // One sequence as a file (infer/core/cache_file.h). model: a fingerprint of the weights; a file of another
   // model, another shape or type, or one that is not whole is refused, and the cache stays as it was.
   void save(const Sequence& sequence, const std::filesystem::path& path, std::uint32_t model) const;
   Sequence load(const std::filesystem::path& path, std::uint32_t model);

@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "gsa/error.h"
-#include "infer/text_stream.h"
+#include "infer/core/text_stream.h"
 
 namespace gsa::infer {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "infer/core/sampling.h"
 #include "infer/engine.h"
-#include "infer/sampling.h"
 
 namespace gsa::infer {
 

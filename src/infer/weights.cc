@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/crc32c.h"
-#include "nn/config_json.h"
+#include "model/config_json.h"
 
 namespace gsa::infer {
 namespace {

@@ -13,9 +13,9 @@
 #include <functional>
 #include <optional>
 
-#include "nn/config.h"
+#include "model/config.h"
+#include "model/kl_sample.h"
 #include "nn/indexer.h"
-#include "nn/kl_sample.h"
 #include "nn/rope.h"
 #include "nn/sequence_plan.h"
 

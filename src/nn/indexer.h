@@ -12,7 +12,7 @@
 #include <functional>
 #include <optional>
 
-#include "nn/config.h"
+#include "model/config.h"
 #include "nn/rope.h"
 #include "torch/ops.h"
 

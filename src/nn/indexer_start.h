@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/config.h"
+#include "model/config.h"
 
 namespace gsa::nn {
 

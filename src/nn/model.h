@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "model/model_config.h"
 #include "nn/attention.h"
 #include "nn/cross_entropy.h"
-#include "nn/model_config.h"
 #include "torch/fused.h"
 
 namespace gsa::nn {

@@ -8,9 +8,9 @@
 #include "core/file.h"
 #include "core/safetensors.h"
 #include "gsa/error.h"
-#include "nn/config_json.h"
-#include "nn/cost.h"
-#include "nn/weight_files.h"
+#include "model/config_json.h"
+#include "model/cost.h"
+#include "model/weight_files.h"
 #include "torch/tensor_checks.h"
 
 namespace gsa::nn {

@@ -14,7 +14,7 @@
 
 #include <vector>
 
-#include "nn/config.h"
+#include "model/config.h"
 
 namespace gsa::nn {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "nn/config.h"
-#include "nn/phase.h"
+#include "model/config.h"
+#include "model/phase.h"
 #include "nn/rope.h"
 #include "torch/ops.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "gsa/error.h"
-#include "kernels/common/query_tiles.h"
+#include "kernels/attention/query_tiles.h"
 #include "torch/parallel.h"
 
 namespace gsa::binding {

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 namespace gsa::train {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "gsa/error.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 
 namespace gsa::train {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/memory.h"
-#include "nn/model_config.h"
+#include "model/model_config.h"
 #include "train/config.h"
 
 namespace gsa::train {

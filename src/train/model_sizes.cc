@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/usage_error.h"
-#include "kernels/common/query_tiles.h"
+#include "kernels/attention/query_tiles.h"
 
 namespace gsa::train {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "core/philox.h"
 #include "core/usage_error.h"
-#include "nn/cost.h"
+#include "model/cost.h"
+#include "model/newest_model.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
-#include "nn/newest_model.h"
 #include "torch/device_memory.h"
 #include "torch/threads.h"
 #include "train/indexer_start.h"

@@ -52,7 +52,7 @@ struct StepReport {
   std::int64_t spikes = 0;    // of the run so far
   std::int64_t tokens = 0;    // of this step
   double epoch = 0;           // of the data, with its fraction in documents
-  double floating_point = 0;  // operations of this step (nn/cost.h), nothing counted twice
+  double floating_point = 0;  // operations of this step (model/cost.h), nothing counted twice
   double seconds = 0;
   bool logged = false;
 };

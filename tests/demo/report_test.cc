@@ -8,8 +8,8 @@
 
 #include "core/json.h"
 #include "demo/pace.h"
-#include "eval/xml.h"
 #include "gsa/error.h"
+#include "plot/xml.h"
 
 namespace gsa::demo {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "eval/charts.h"
 #include "eval/report_json.h"
-#include "eval/xml.h"
 #include "nn/small_models.h"
+#include "plot/xml.h"
 
 namespace gsa::eval {
 namespace {

@@ -6,9 +6,9 @@
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "data/dataset.h"
-#include "infer/cache_file.h"
-#include "nn/config_json.h"
-#include "nn/weight_files.h"
+#include "infer/core/cache_file.h"
+#include "model/config_json.h"
+#include "model/weight_files.h"
 
 namespace gsa::fuzz {
 namespace {

@@ -7,18 +7,20 @@
 #include "cuda_call.h"
 #include "fused_backend.h"
 #include "gsa/error.h"
+#include "indexer_kl_limits.h"
 #include "kernels/adamw/adamw_cuda.h"
 #include "kernels/attend/attend_cuda.h"
 #include "kernels/attend_lse/attend_lse_cuda.h"
+#include "kernels/attention/attend_shape.h"
 #include "kernels/common/checks.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "kernels/gate/gate_cuda.h"
 #include "kernels/indexer_kl/indexer_kl_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rotary/rotary_cuda.h"
+#include "kernels/scores/checks.h"
 #include "kernels/select/select_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
-#include "kl_limits.h"
 
 namespace gsa::testing {
 namespace {

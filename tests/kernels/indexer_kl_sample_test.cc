@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "kl_problems.h"
+#include "indexer_kl_problems.h"
 #include "query_samples.h"
 
 namespace gsa::testing {

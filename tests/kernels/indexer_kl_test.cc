@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kl_problems.h"
+#include "indexer_kl_problems.h"
 
 namespace gsa::testing {
 namespace {

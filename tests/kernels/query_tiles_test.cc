@@ -1,5 +1,5 @@
 // Samples of queries in tiles: where tiles are cut, how they are numbered, which lists are refused.
-#include "kernels/common/query_tiles.h"
+#include "kernels/attention/query_tiles.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "nn/config_json.h"
+#include "model/config_json.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Every figure here was computed by hand from the sizes beside it.
-#include "nn/cost.h"
+#include "model/cost.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "nn/model_config.h"
+#include "model/model_config.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/suggest.h"
 #include "model/errors.h"
-#include "nn/phase.h"
+#include "model/phase.h"
 
 namespace gsa::nn {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gsa/error.h"
-#include "nn/cost.h"
+#include "model/cost.h"
 #include "small_models.h"
 
 namespace gsa::nn::testing {

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <set>
 
+#include "model/cost.h"
 #include "model/errors.h"
 #include "model/temporary_folder.h"
-#include "nn/cost.h"
 #include "train/memory.h"
 #include "train/model_sizes.h"
 

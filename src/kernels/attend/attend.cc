@@ -1,4 +1,4 @@
-// attend on the CPU. The work is in attend_cpu.cc and attend_backward_cpu.cc.
+// attend on the CPU. The work is in cpu/forward.cc and cpu/backward.cc.
 #include "kernels/attend/attend.h"
 
 #include "kernels/attend/attend_checks.h"

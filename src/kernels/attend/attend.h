@@ -15,16 +15,9 @@
 #include "core/parallel.h"
 #include "gsa/dtype.h"
 #include "gsa/tensor_view.h"
+#include "kernels/attention/attend_shape.h"
 
 namespace gsa {
-
-struct AttendShape {
-  DType dtype = DType::f32;
-  std::int64_t heads = 0;  // a multiple of kv_heads
-  std::int64_t kv_heads = 0;
-  std::int64_t head_size = 0;  // 1 .. 256
-  double scale = 1;
-};
 
 // Real below is float, and double when dtype is f64.
 struct AttendArgs {

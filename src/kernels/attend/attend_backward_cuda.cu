@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "gsa/error.h"
-#include "kernels/attend/attend_backward_hopper.h"
 #include "kernels/attend/attend_backward_plan.h"
 #include "kernels/attend/attend_checks.h"
 #include "kernels/attend/attend_cuda.h"
-#include "kernels/attend/attend_generic.h"
+#include "kernels/attend/generic/attend.h"
+#include "kernels/attend/hopper/backward.h"
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda {

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "kernels/attend/attend_checks.h"
-#include "kernels/attend/attend_forward_hopper.h"
-#include "kernels/attend/attend_generic.h"
 #include "kernels/attend/attend_plan.h"
+#include "kernels/attend/generic/attend.h"
+#include "kernels/attend/hopper/forward.h"
 
 namespace gsa::cuda {
 namespace {

@@ -5,7 +5,9 @@
 // It is what indexer_kl needs to rebuild the attention of queries that attended to a selection only.
 #pragma once
 
-#include "kernels/attend/attend.h"
+#include "core/parallel.h"
+#include "gsa/tensor_view.h"
+#include "kernels/attention/attend_shape.h"
 
 namespace gsa {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/attend_lse/attend_lse.h"
+#include "kernels/attention/query_tiles.h"
 #include "kernels/common/checks.h"
-#include "kernels/common/query_tiles.h"
 
 namespace gsa {
 

@@ -10,9 +10,9 @@
 // clang-format on
 #include "kernels/attend_lse/attend_lse_cpu.h"
 #include "hwy/highway.h"
-#include "kernels/common/attend_blocks-inl.h"
-#include "kernels/common/query_tiles.h"
-#include "kernels/common/softmax-inl.h"
+#include "kernels/attention/blocks-inl.h"
+#include "kernels/attention/query_tiles.h"
+#include "kernels/attention/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gsa {

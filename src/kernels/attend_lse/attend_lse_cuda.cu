@@ -6,9 +6,9 @@
 
 #include "kernels/attend_lse/attend_lse_checks.h"
 #include "kernels/attend_lse/attend_lse_kernels.h"
+#include "kernels/attention/query_tiles.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device_sequences.h"
-#include "kernels/common/query_tiles.h"
 
 namespace gsa::cuda {
 namespace {

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/attend/attend.h"
-#include "kernels/select/select.h"
+#include "gsa/tensor_view.h"
 
 namespace gsa::check {
 
@@ -21,18 +20,10 @@ void sequences(const char* op, const Sequences& sequences);
 // A mask, where there is one, has a word for every 32 keys of the longest sequence.
 void mask(const char* op, ConstMask mask, const Sequences& sequences);
 
-void attend_shape(const char* op, const AttendShape& shape);
-
 // A size of pages: a power of two within limits.
 void page_size(const char* op, const char* argument, std::int64_t size);
 
 // Keys in pages: allowed at all, and a block for every page of every sequence.
 void pages(const char* op, const PageTable& pages, const Sequences& sequences, bool allowed);
-
-// Sizes and pointers of the indexer; an empty problem needs no pointers. in_pages: whether the backend reads
-// keys that lie in pages or have 8 bits.
-void indexer(const char* op, const Indexer& indexer, const Sequences& sequences, bool in_pages = false);
-
-void budget(const char* op, const Budget& budget);
 
 }  // namespace gsa::check

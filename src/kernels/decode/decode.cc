@@ -4,8 +4,9 @@
 
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
-#include "kernels/decode/decode_check.h"
+#include "kernels/decode/decode_checks.h"
 #include "kernels/decode/decode_cpu.h"
+#include "kernels/scores/checks.h"
 
 namespace gsa {
 namespace {

@@ -15,8 +15,8 @@
 #include "core/parallel.h"
 #include "gsa/dtype.h"
 #include "gsa/tensor_view.h"
-#include "kernels/attend/attend.h"
-#include "kernels/select/select.h"
+#include "kernels/attention/attend_shape.h"
+#include "kernels/scores/scores.h"
 
 namespace gsa {
 

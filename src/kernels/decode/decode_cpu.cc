@@ -8,7 +8,9 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/attend/attend.h"
 #include "kernels/gate/gate.h"
+#include "kernels/select/select.h"
 
 namespace gsa {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "gsa/error.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/score_moments.cuh"
-#include "kernels/decode/decode_check.h"
-#include "kernels/decode/decode_stages.h"
+#include "kernels/decode/cuda/stages.h"
+#include "kernels/decode/decode_checks.h"
+#include "kernels/scores/moments.cuh"
 
 namespace gsa::cuda {
 namespace decoding {

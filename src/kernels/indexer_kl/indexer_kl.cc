@@ -1,8 +1,8 @@
-// Argument checks of indexer_kl. The work is in indexer_kl_cpu.cc.
+// Argument checks of indexer_kl. The work is in cpu/indexer_kl.cc.
 #include "kernels/indexer_kl/indexer_kl.h"
 
+#include "kernels/indexer_kl/indexer_kl_checks.h"
 #include "kernels/indexer_kl/indexer_kl_cpu.h"
-#include "kernels/indexer_kl/kl_checks.h"
 
 namespace gsa {
 

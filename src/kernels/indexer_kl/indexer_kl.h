@@ -12,8 +12,9 @@
 
 #include <cstdint>
 
-#include "kernels/attend/attend.h"
-#include "kernels/select/select.h"
+#include "core/parallel.h"
+#include "kernels/attention/attend_shape.h"
+#include "kernels/scores/scores.h"
 
 namespace gsa {
 

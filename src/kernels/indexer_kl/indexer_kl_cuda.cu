@@ -1,17 +1,17 @@
 // indexer_kl on CUDA: cuts the queries into tiles and the tiles into chunks whose p fits in scratch memory of
-// bounded size, and runs the kernels of kl_kernels.h chunk after chunk. Chunks of lists are cut by the device
-// (kl_lists.h).
+// bounded size, and runs the kernels of cuda/kernels.h chunk after chunk. Chunks of lists are cut by the
+// device (cuda/lists.h).
 #include "kernels/indexer_kl/indexer_kl_cuda.h"
 
 #include <algorithm>
 #include <optional>
 #include <vector>
 
+#include "kernels/attention/query_tiles.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/query_tiles.h"
-#include "kernels/indexer_kl/kl_checks.h"
-#include "kernels/indexer_kl/kl_kernels.h"
-#include "kernels/indexer_kl/kl_lists.h"
+#include "kernels/indexer_kl/cuda/kernels.h"
+#include "kernels/indexer_kl/cuda/lists.h"
+#include "kernels/indexer_kl/indexer_kl_checks.h"
 
 namespace gsa::cuda {
 namespace {

@@ -1,22 +1,13 @@
-// Argument checks of select, and the budget. The work is in select_cpu.cc.
+// select on the CPU: the budget. The work is in cpu/select.cc.
 #include "kernels/select/select.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "gsa/error.h"
-#include "kernels/common/checks.h"
+#include "kernels/select/select_checks.h"
 #include "kernels/select/select_cpu.h"
 
 namespace gsa {
-namespace {
-
-void check_common(const char* op, const Indexer& indexer, const Sequences& sequences) {
-  check::sequences(op, sequences);
-  check::indexer(op, indexer, sequences, true);
-}
-
-}  // namespace
 
 std::int64_t budget_for(const Budget& budget, double variance, std::int64_t visible) {
   double wanted = static_cast<double>(budget.base);
@@ -35,37 +26,15 @@ std::int64_t budget_for(const Budget& budget, double variance, std::int64_t visi
 }
 
 void select(const SelectArgs& args, const Parallel& parallel) {
-  constexpr const char* kOp = "select";
-  check_common(kOp, args.indexer, args.sequences);
-  check::budget(kOp, args.budget);
-  check::mask(kOp, args.mask, args.sequences);
-  if (args.sequences.total_queries() > 0) select_cpu(args, parallel);
+  if (check_select(args, true)) select_cpu(args, parallel);
 }
 
 void select_mask(const SelectMaskArgs& args, const Parallel& parallel) {
-  constexpr const char* kOp = "select_mask";
-  check_common(kOp, args.indexer, args.sequences);
-  check::mask(kOp, args.mask, args.sequences);
-  if (args.sequences.total_queries() == 0) return;
-  check::not_null(kOp, "mask", args.mask.words);
-  check::not_null(kOp, "threshold", args.threshold);
-  check::not_null(kOp, "tie_cut", args.tie_cut);
-  select_mask_cpu(args, parallel);
+  if (check_select_mask(args, true)) select_mask_cpu(args, parallel);
 }
 
 void index_scores(const IndexScoresArgs& args, const Parallel& parallel) {
-  constexpr const char* kOp = "index_scores";
-  check_common(kOp, args.indexer, args.sequences);
-  if (args.sequences.total_queries() == 0) return;
-  check::not_null(kOp, "scores", args.scores);
-  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
-    if (args.scores_stride < args.sequences.keys(n)) {
-      bad_argument(kOp, "scores_stride",
-                   concat("at least the keys of sequence ", n, " = ", args.sequences.keys(n)),
-                   concat(args.scores_stride));
-    }
-  }
-  index_scores_cpu(args, parallel);
+  if (check_index_scores(args, true)) index_scores_cpu(args, parallel);
 }
 
 }  // namespace gsa

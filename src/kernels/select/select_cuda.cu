@@ -1,4 +1,4 @@
-// select on CUDA: argument checks, choice of the way, chunks.
+// select on CUDA: choice of the way, chunks.
 #include "kernels/select/select_cuda.h"
 
 #include <algorithm>
@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "gsa/error.h"
-#include "kernels/common/checks.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/score_moments.cuh"
-#include "kernels/select/select_kernels.h"
+#include "kernels/scores/moments.cuh"
+#include "kernels/select/cuda/kernels.h"
+#include "kernels/select/select_checks.h"
 
 namespace gsa::cuda {
 namespace {
@@ -22,10 +22,7 @@ using selecting::ScoreType;
 constexpr int kLongKeys = 32769;  // from here on one pass is faster than stored scores
 constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of stored scores, at a time
 
-void check_common(const char* op, DType dtype, const Indexer& indexer, const Sequences& sequences,
-                  const Context& context) {
-  check::sequences(op, sequences);
-  check::indexer(op, indexer, sequences);
+void check_backend(const char* op, DType dtype, const Context& context) {
   if (dtype != DType::bf16 && dtype != DType::f16) {
     bad_argument(op, "dtype", "bfloat16 or float16 on CUDA", name_of(dtype));
   }
@@ -73,7 +70,7 @@ class Tiles {
 };
 
 // visit(first, end, longest) for parts of rows first .. end - 1, each of which see up to `longest` keys. A
-// part ends where rows begin to need twice the warps of select_held.cuh, unless it would have too few rows to
+// part ends where rows begin to need twice the warps of cuda/held.cuh, unless it would have too few rows to
 // fill a device.
 template <class Visit>
 void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end, Visit visit) {
@@ -156,10 +153,8 @@ selecting::ScoreInput selecting::input_of(const char* op, const Indexer& x, cons
 
 void select(const SelectArgs& args, const Context& context, SelectWork* work) {
   constexpr const char* kOp = "select";
-  check_common(kOp, args.dtype, args.indexer, args.sequences, context);
-  check::budget(kOp, args.budget);
-  check::mask(kOp, args.mask, args.sequences);
-  if (args.sequences.total_queries() == 0) return;
+  check_backend(kOp, args.dtype, context);
+  if (!check_select(args)) return;
   const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   const selecting::RowOutputs out = {work,
                                      args.mask.words,
@@ -180,12 +175,8 @@ void select(const SelectArgs& args, const Context& context, SelectWork* work) {
 
 void select_mask(const SelectMaskArgs& args, const Context& context) {
   constexpr const char* kOp = "select_mask";
-  check_common(kOp, args.dtype, args.indexer, args.sequences, context);
-  check::mask(kOp, args.mask, args.sequences);
-  if (args.sequences.total_queries() == 0) return;
-  check::not_null(kOp, "mask", args.mask.words);
-  check::not_null(kOp, "threshold", args.threshold);
-  check::not_null(kOp, "tie_cut", args.tie_cut);
+  check_backend(kOp, args.dtype, context);
+  if (!check_select_mask(args)) return;
   const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   const selecting::MaskStore out = {static_cast<const float*>(args.threshold), args.tie_cut, args.mask.words,
                                     args.mask.words_per_query};
@@ -195,16 +186,8 @@ void select_mask(const SelectMaskArgs& args, const Context& context) {
 
 void index_scores(const IndexScoresArgs& args, const Context& context) {
   constexpr const char* kOp = "index_scores";
-  check_common(kOp, args.dtype, args.indexer, args.sequences, context);
-  if (args.sequences.total_queries() == 0) return;
-  check::not_null(kOp, "scores", args.scores);
-  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
-    if (args.scores_stride < args.sequences.keys(n)) {
-      bad_argument(kOp, "scores_stride",
-                   concat("at least the keys of sequence ", n, " = ", args.sequences.keys(n)),
-                   concat(args.scores_stride));
-    }
-  }
+  check_backend(kOp, args.dtype, context);
+  if (!check_index_scores(args)) return;
   const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   float* const scores = static_cast<float*>(args.scores);
   selecting::launch_fill(scores, args.sequences.total_queries() * args.scores_stride, context);

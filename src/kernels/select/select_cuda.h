@@ -1,4 +1,4 @@
-// select on CUDA devices: bfloat16 and float16 inputs, scores in float32 as kernels/common/index_score.cuh
+// select on CUDA devices: bfloat16 and float16 inputs, scores in float32 as kernels/scores/index_score.cuh
 // defines them. Pointers of the arguments are device memory, the tables of Sequences host memory.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Files of caches: what is written comes back, and nothing else is taken for one.
-#include "infer/cache_file.h"
+#include "infer/core/cache_file.h"
 
 #include <gtest/gtest.h>
 

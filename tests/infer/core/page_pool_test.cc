@@ -1,13 +1,13 @@
-#include "infer/page_pool.h"
+#include "infer/core/page_pool.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <utility>
 
-#include "infer/cache_shape.h"
+#include "infer/core/cache_shape.h"
+#include "model/cost.h"
 #include "model/errors.h"
-#include "nn/cost.h"
 
 namespace gsa::infer {
 namespace {

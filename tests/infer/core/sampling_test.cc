@@ -1,4 +1,4 @@
-#include "infer/sampling.h"
+#include "infer/core/sampling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "infer/text_stream.h"
+#include "infer/core/text_stream.h"
 
 #include <gtest/gtest.h>
 

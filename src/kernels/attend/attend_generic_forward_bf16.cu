@@ -1,9 +1,0 @@
-#include "kernels/attend/attend_generic_forward.cuh"
-
-namespace gsa::cuda::generic {
-
-void launch_forward_bf16(const ForwardParams& params, int tiles, cudaStream_t stream) {
-  launch_forward<__nv_bfloat16>(params, tiles, stream);
-}
-
-}  // namespace gsa::cuda::generic

@@ -1,0 +1,96 @@
+#include "kernels/attend/cuda/chains.h"
+
+#include "kernels/common/cuda_check.h"
+
+namespace gsa::cuda {
+namespace {
+
+constexpr int kMostTogether = 256;
+
+// Tiles without a mask: every key up to the last query's position. One thread a tile.
+__global__ void dense_kernel(DeviceSequences sequences, int tile_queries, int tiles, UnionTile* to) {
+  const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (index >= tiles) return;
+  int n = 0, of_sequence = index;
+  for (;; ++n) {
+    const int first = sequences.first_position(n), queries = sequences.queries(n);
+    const int count = queries == 0 ? 0 : (first + queries - 1) / tile_queries - first / tile_queries + 1;
+    if (of_sequence < count) break;
+    of_sequence -= count;
+  }
+  const int first = sequences.first_position(n);
+  const int begin = max((first / tile_queries + of_sequence) * tile_queries, first);
+  const int end = min((first / tile_queries + of_sequence + 1) * tile_queries, first + sequences.queries(n));
+  UnionTile tile;
+  tile.first_query = sequences.q_begin(n) + begin - first;
+  tile.queries = end - begin;
+  tile.first_position = begin;
+  tile.k_begin = sequences.k_begin(n);
+  tile.count = end;
+  tile.sequence = n;
+  to[index] = tile;
+}
+
+// The first tile of this sequence or a later one.
+__device__ __forceinline__ int first_tile_of(const UnionTile* tile, int tiles, int sequence) {
+  int low = 0, high = tiles;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (tile[middle].sequence < sequence) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// A block has the sequences and heads that run together. Their tickets: a gang of every chain, then the next
+// gang of every chain, and so on; of a sequence the gangs of all heads.
+__global__ void order_kernel(const UnionTile* tile, int tiles, int sequences, int kv_heads, ChainOrder order,
+                             int* tickets) {
+  __shared__ int begin[kMostTogether + 1];
+  const int first = static_cast<int>(blockIdx.x) * order.together;
+  const int together = min(order.together, sequences - first);
+  for (int i = static_cast<int>(threadIdx.x); i <= together; i += static_cast<int>(blockDim.x)) {
+    begin[i] = first_tile_of(tile, tiles, first + i);
+  }
+  __syncthreads();
+  for (int index = begin[0] + static_cast<int>(threadIdx.x); index < begin[together];
+       index += static_cast<int>(blockDim.x)) {
+    const int own = tile[index].sequence - first;
+    const int from_last = begin[own + 1] - 1 - index;
+    const int started = from_last / order.gang * order.gang;  // tiles of the chain in gangs before this one's
+    int before = 0;                                           // tiles of all chains of a head
+    for (int i = 0; i < together; ++i) {
+      const int count = begin[i + 1] - begin[i];
+      before += min(count, i < own ? started + order.gang : started);
+    }
+    const int gang = min(order.gang, begin[own + 1] - begin[own] - started);
+    const int first_head = static_cast<int>(blockIdx.y) * order.heads;
+    int* const to = tickets + tiles * first_head + (begin[0] + before) * order.heads + from_last - started;
+    for (int i = 0; i < order.heads; ++i) to[i * gang] = index * kv_heads + first_head + i;
+  }
+}
+
+}  // namespace
+
+const UnionTile* dense_tiles(const DeviceSequences& sequences, int tile_queries, int tiles,
+                             const Context& context) {
+  UnionTile* const to = context.workspace->array<UnionTile>(static_cast<std::size_t>(tiles));
+  dense_kernel<<<static_cast<unsigned>((tiles + 127) / 128), 128, 0, stream_of(context.stream)>>>(
+      sequences, tile_queries, tiles, to);
+  check_launch("attend_backward: tiles");
+  return to;
+}
+
+void order_chains(const UnionTile* tile, int tiles, const DeviceSequences& sequences, int kv_heads,
+                  const ChainOrder& order, int* tickets, const Context& context) {
+  const dim3 blocks(static_cast<unsigned>((sequences.count + order.together - 1) / order.together),
+                    static_cast<unsigned>(kv_heads / order.heads));
+  order_kernel<<<blocks, 1024, 0, stream_of(context.stream)>>>(tile, tiles, sequences.count, kv_heads, order,
+                                                               tickets);
+  check_launch("attend_backward: order");
+}
+
+}  // namespace gsa::cuda

@@ -1,0 +1,91 @@
+// The stages of decode on CUDA devices and what they hand to each other.
+//
+//   score   scores of every query against every key it sees, sums and extremes of each segment of positions
+//   pick    k_t, the k_t highest scores, the list of where their keys lie, in ascending order of positions
+//   attend  attention over pieces of the list (of all visible keys in a dense model)
+//   combine puts the pieces together, gates and writes
+//
+// A row is a query of a sequence: row = sequence * queries + query.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/cuda_context.h"
+#include "kernels/common/device_sequences.h"
+#include "kernels/decode/decode_cuda.h"
+
+namespace gsa::cuda::decoding {
+
+// Keys of a piece of a row that attends to `count` keys: from a list, or (dense) to all it sees, where short
+// rows want many pieces and long ones few. Where a piece ends, and with it every rounding, depends on the row
+// alone, neither on its batch nor on the device.
+GSA_DEVICE constexpr int piece_keys(bool dense, int count) {
+  if (!dense) return 128;
+  return count > 64 * 1024 ? 1024 : count > 16 * 1024 ? 512 : 256;
+}
+GSA_DEVICE constexpr int pieces_of(bool dense, int count) {
+  return (count + piece_keys(dense, count) - 1) / piece_keys(dense, count);
+}
+// The most that a row of at most `keys` keys has.
+inline int most_pieces(bool dense, int keys) {
+  int most = pieces_of(dense, keys);
+  for (const int longest : {16 * 1024, 64 * 1024}) {
+    if (dense && longest < keys) most = std::max(most, pieces_of(dense, longest));
+  }
+  return most;
+}
+
+// What the score stage leaves of a segment of kMomentSegment positions (scores/moments.cuh).
+struct alignas(16) SegmentRecord {
+  float sum;
+  float square;
+  std::uint32_t low;  // order_of() the lowest and the highest visible score
+  std::uint32_t high;
+};
+
+// Where a key lies in the cache.
+struct alignas(8) KeyPlace {
+  int page;
+  int row;
+};
+
+// Lengths and pages as kernels see them.
+struct Cache {
+  const std::int32_t* block_table;
+  const std::int32_t* length;
+  std::int64_t blocks;
+  int page_shift;
+  int queries;     // a sequence
+  int max_length;  // a sequence that claims to be longer counts as having no keys: its rows become NaN
+};
+
+struct Scratch {
+  float* scores = nullptr;  // [rows, score_stride]
+  std::int64_t score_stride = 0;
+  SegmentRecord* segments = nullptr;  // [rows, segment_stride]
+  int segment_stride = 0;
+  KeyPlace* list = nullptr;  // [rows, list_stride]
+  int list_stride = 0;
+  int* selected = nullptr;      // [rows]: entries of the list
+  float* part_out = nullptr;    // [rows, heads, pieces, padded head size]: before division
+  float2* part_sums = nullptr;  // [rows, heads, pieces]: maximum (base 2) and sum
+  int pieces = 0;
+  int padded_size = 0;  // of a head, in part_out
+};
+
+Cache cache_of(const DecodeArgs& args);
+
+// The head size that matrix products see. Where rows of q, k and v cannot be read 16 bytes at a time, fewer
+// sizes are compiled.
+bool rows_aligned(const DecodeArgs& args);
+int padded_head_size(const DecodeArgs& args);
+
+void score(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context, DecodeWork* work);
+void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void combine(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+
+}  // namespace gsa::cuda::decoding

@@ -1,9 +1,0 @@
-#include "kernels/decode/score_launch.cuh"
-
-namespace gsa::cuda::decoding {
-
-void launch_score_bf16(const ScoreParams& params, const DecodeArgs& args, const Context& context) {
-  launch_score_of<__nv_bfloat16>(params, args, context);
-}
-
-}  // namespace gsa::cuda::decoding

@@ -1,8 +1,0 @@
-// The one-pass kernels for float16, beside those for bfloat16 in select_long.cu: one file takes too long.
-#include "kernels/select/select_long_kernel.cuh"
-
-namespace gsa::cuda::selecting {
-
-template void launch_long_type<__half>(const LongArgs&, ScoreType, std::size_t, int, const Context&);
-
-}  // namespace gsa::cuda::selecting

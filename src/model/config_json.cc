@@ -1,0 +1,405 @@
+#include "model/config_json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "core/suggest.h"
+
+namespace gsa::nn {
+namespace {
+
+// ---- The keys, each declared once: reader and writer visit the same list.
+
+template <typename Config, typename Visitor>
+void visit_llama_keys(Config& c, Visitor& v) {
+  v.integer("vocab_size", c.vocab_size);
+  v.integer("hidden_size", c.attention.d_model);
+  v.integer("intermediate_size", c.intermediate);
+  v.integer("num_hidden_layers", c.layers);
+  v.integer("num_attention_heads", c.attention.heads);
+  // Older files leave these two out; the reader has put the format's defaults in place.
+  v.optional_integer("num_key_value_heads", c.attention.kv_heads);
+  v.optional_integer("head_dim", c.attention.head_size);
+  v.integer("max_position_embeddings", c.max_positions);
+  v.real("rms_norm_eps", c.rms_eps);
+  v.optional_real("initializer_range", c.attention.init_std);
+  v.optional_boolean("tie_word_embeddings", c.tie_embeddings);
+}
+
+template <typename Config, typename Visitor>
+void visit_gsa_keys(Config& c, Visitor& v) {
+  auto& a = c.attention;
+  v.boolean("sparse_attention", a.sparse);
+  v.name("value_gate", a.value_gate, gate_kind_by_name);
+  v.name("output_gate", a.output_gate, gate_kind_by_name);
+  v.optional_real("gate_init_std", a.gate_init_std);
+}
+
+// Only where sparse_attention is true: elsewhere such a key would say nothing, and is refused.
+template <typename Config, typename Visitor>
+void visit_sparse_keys(Config& c, Visitor& v) {
+  auto& a = c.attention;
+  v.integer("index_n_heads", a.indexer.heads);
+  v.integer("index_head_dim", a.indexer.head_size);
+  v.integer("index_topk", a.budget.base);
+  v.integer("index_topk_min", a.budget.min);
+  v.integer("index_topk_max", a.budget.max);
+  v.name("index_budget", a.budget.mode, budget_mode_by_name);
+  v.name("index_score", a.indexer.form, score_form_by_name);
+  v.optional_real("index_rope_fraction", a.indexer.rope_fraction);
+  v.optional_real("index_temperature", a.indexer.temperature.value);
+  v.optional_boolean("index_temperature_learned", a.indexer.temperature.learned);
+  v.optional_real("index_variance_momentum", a.indexer.mean_variance_momentum);
+  v.optional_integer("dense_below", a.dense_below);
+}
+
+// What index_rope_fraction and index_temperature mean where a file leaves them out: the defaults of the time
+// before all dimensions were rotated and the loss had a temperature. Files of ours always have the keys.
+constexpr double kAbsentRopeFraction = 0.5;
+constexpr double kAbsentTemperature = 1;
+
+template <typename Yarn, typename Visitor>
+void visit_yarn_keys(Yarn& yarn, Visitor& v) {
+  v.real("factor", yarn.factor);
+  v.integer("original_max_position_embeddings", yarn.original_length);
+  v.optional_real("beta_fast", yarn.beta_fast);
+  v.optional_real("beta_slow", yarn.beta_slow);
+}
+
+// Keys that change nothing here: about generation, training elsewhere, or the program that wrote the file.
+const std::set<std::string>& keys_without_meaning() {
+  static const std::set<std::string> keys = {"_name_or_path",
+                                             "architectures",
+                                             "attention_dropout",
+                                             "attn_implementation",
+                                             "_attn_implementation",
+                                             "auto_map",
+                                             "bad_words_ids",
+                                             "begin_suppress_tokens",
+                                             "chunk_size_feed_forward",
+                                             "cross_attention_hidden_size",
+                                             "decoder_start_token_id",
+                                             "diversity_penalty",
+                                             "do_sample",
+                                             "early_stopping",
+                                             "encoder_no_repeat_ngram_size",
+                                             "exponential_decay_length_penalty",
+                                             "finetuning_task",
+                                             "forced_bos_token_id",
+                                             "forced_eos_token_id",
+                                             "id2label",
+                                             "is_decoder",
+                                             "is_encoder_decoder",
+                                             "label2id",
+                                             "length_penalty",
+                                             "max_length",
+                                             "min_length",
+                                             "no_repeat_ngram_size",
+                                             "num_beam_groups",
+                                             "num_beams",
+                                             "num_return_sequences",
+                                             "output_attentions",
+                                             "output_hidden_states",
+                                             "output_scores",
+                                             "pad_token_id",
+                                             "prefix",
+                                             "pretraining_tp",
+                                             "problem_type",
+                                             "pruned_heads",
+                                             "remove_invalid_values",
+                                             "repetition_penalty",
+                                             "return_dict",
+                                             "return_dict_in_generate",
+                                             "sep_token_id",
+                                             "suppress_tokens",
+                                             "task_specific_params",
+                                             "temperature",
+                                             "tf_legacy_loss",
+                                             "tie_encoder_decoder",
+                                             "tokenizer_class",
+                                             "top_k",
+                                             "top_p",
+                                             "torchscript",
+                                             "transformers_version",
+                                             "typical_p",
+                                             "use_bfloat16",
+                                             "use_cache"};
+  return keys;
+}
+
+// Keys with one value that we can honour.
+const std::map<std::string, Json>& keys_of_one_value() {
+  static const std::map<std::string, Json> keys = {
+      {"hidden_act", "silu"},         {"attention_bias", false},   {"mlp_bias", false},
+      {"add_cross_attention", false}, {"sliding_window", nullptr}, {"quantization_config", nullptr}};
+  return keys;
+}
+
+// ---- Writing
+
+class Writer {
+ public:
+  explicit Writer(OrderedJson& json) : json_(json) {}
+
+  void integer(const char* key, std::int64_t value) { json_[key] = value; }
+  void real(const char* key, double value) { json_[key] = value; }
+  void boolean(const char* key, bool value) { json_[key] = value; }
+  template <typename Enum, typename Parse>
+  void name(const char* key, Enum value, const Parse&) {
+    json_[key] = name_of(value);
+  }
+  void optional_integer(const char* key, std::int64_t value) { integer(key, value); }
+  void optional_real(const char* key, double value) { real(key, value); }
+  void optional_boolean(const char* key, bool value) { boolean(key, value); }
+
+ private:
+  OrderedJson& json_;
+};
+
+// ---- Reading
+
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& file, std::string prefix = "")
+      : json_(json), file_(file), prefix_(std::move(prefix)) {}
+
+  void integer(const char* key, std::int64_t& value) {
+    const Json& got = require(key);
+    if (!fits_integer(got)) bad(key, "a whole number", got);
+    value = got.get<std::int64_t>();
+  }
+  void real(const char* key, double& value) {
+    const Json& got = require(key);
+    if (!got.is_number() || !std::isfinite(got.get<double>())) bad(key, "a number", got);
+    value = got.get<double>();
+  }
+  void boolean(const char* key, bool& value) {
+    const Json& got = require(key);
+    if (!got.is_boolean()) bad(key, "true or false", got);
+    value = got.get<bool>();
+  }
+  template <typename Enum, typename Parse>
+  void name(const char* key, Enum& value, const Parse& parse) {
+    const Json& got = require(key);
+    if (!got.is_string()) bad(key, "a name", got);
+    try {
+      value = parse(got.get_ref<const std::string&>());
+    } catch (const Error& error) {
+      throw Error(concat("file '", file_, "': key '", prefix_, key, "': ", error.what()));
+    }
+  }
+  void optional_integer(const char* key, std::int64_t& value) {
+    if (present(key)) integer(key, value);
+  }
+  void optional_real(const char* key, double& value) {
+    if (present(key)) real(key, value);
+  }
+  void optional_boolean(const char* key, bool& value) {
+    if (present(key)) boolean(key, value);
+  }
+
+  // Known, and null counts as absent, as other programs write what they do not set.
+  bool present(const char* key) {
+    known_.insert(key);
+    const auto found = json_.find(key);
+    return found != json_.end() && !found->is_null();
+  }
+
+  const Json& at(const char* key) { return require(key); }
+
+  [[noreturn]] void bad(const std::string& key, const std::string& expected, const Json& got) const {
+    bad_file(file_, concat("'", prefix_, key, "' to be ", expected), shown(got));
+  }
+
+  // After everything was read: every key that is left over must be harmless.
+  void refuse_other_keys() const {
+    for (const auto& [key, value] : json_.items()) {
+      if (known_.contains(key) || (prefix_.empty() && keys_without_meaning().contains(key))) continue;
+      const auto one = keys_of_one_value().find(key);
+      if (prefix_.empty() && one != keys_of_one_value().end()) {
+        if (value != one->second && !value.is_null()) bad(key, shown(one->second), value);
+        continue;
+      }
+      const std::vector<std::string> names(known_.begin(), known_.end());
+      bad_file(file_, "keys that are known here", with_suggestion(prefix_ + key, names));
+    }
+  }
+
+  const std::string& file() const { return file_; }
+  void allow(const char* key) { known_.insert(key); }
+
+ private:
+  static bool fits_integer(const Json& value) {
+    return value.is_number_integer() && (!value.is_number_unsigned() ||
+                                         value.get<std::uint64_t>() <= static_cast<std::uint64_t>(INT64_MAX));
+  }
+
+  const Json& require(const char* key) {
+    known_.insert(key);
+    const auto found = json_.find(key);
+    if (found == json_.end()) bad_file(file_, concat("the key '", prefix_, key, "'"), "none");
+    return *found;
+  }
+
+  const Json& json_;
+  const std::string& file_;
+  std::string prefix_;
+  std::set<std::string> known_;
+};
+
+// Two shapes are in use: rope_theta and rope_scaling side by side, or one object rope_parameters.
+void read_rope(Reader& top, RopeConfig& rope) {
+  top.optional_real("rope_theta", rope.theta);
+  const char* key = top.present("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (top.present("rope_parameters") && top.present("rope_scaling")) {
+    bad_file(top.file(), "one of rope_parameters and rope_scaling", "both");
+  }
+  if (!top.present(key)) return;
+  const Json& object = top.at(key);
+  if (!object.is_object()) top.bad(key, "an object", object);
+  Reader reader(object, top.file(), std::string(key) + ".");
+  reader.optional_real("rope_theta", rope.theta);
+  const char* type_key = reader.present("rope_type") || !reader.present("type") ? "rope_type" : "type";
+  reader.allow("rope_type");
+  reader.allow("type");  // the older name; where both stand, rope_type counts
+  const Json type = reader.present(type_key) ? reader.at(type_key) : Json("default");
+  if (type == "yarn") {
+    visit_yarn_keys(rope.yarn, reader);
+    if (reader.present("attention_factor")) {
+      double factor = 1;
+      reader.real("attention_factor", factor);
+      rope.yarn.attention_factor = factor;
+    }
+    bool truncate = true;
+    reader.optional_boolean("truncate", truncate);
+    if (!truncate) reader.bad("truncate", "true", false);
+  } else if (type != "default") {
+    reader.bad(type_key, "\"default\" or \"yarn\"", type);
+  }
+  reader.refuse_other_keys();
+}
+
+std::vector<std::int64_t> read_ids(Reader& reader, const char* key) {
+  if (!reader.present(key)) return {};
+  const Json& value = reader.at(key);
+  const Json list = value.is_array() ? value : Json::array({value});
+  std::vector<std::int64_t> ids;
+  for (const Json& id : list) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT32_MAX) {
+      reader.bad(key, "a token's number or a list of them", value);
+    }
+    ids.push_back(id.get<std::int64_t>());
+  }
+  return ids;
+}
+
+// -1 stands for "none" in some files.
+void read_special_tokens(Reader& reader, ModelConfig& config) {
+  const auto none = [&](const char* key) { return reader.present(key) && reader.at(key) == -1; };
+  if (!none("bos_token_id")) {
+    const auto ids = read_ids(reader, "bos_token_id");
+    if (ids.size() > 1) reader.bad("bos_token_id", "one token", reader.at("bos_token_id"));
+    if (!ids.empty()) config.bos_id = ids[0];
+  }
+  if (!none("eos_token_id")) config.eos_ids = read_ids(reader, "eos_token_id");
+}
+
+std::optional<DType> read_dtype(Reader& reader) {
+  std::optional<DType> dtype;
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (!reader.present(key)) continue;
+    const Json& value = reader.at(key);
+    for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+      if (value == name_of(type)) dtype = type;
+    }
+    if (!dtype) reader.bad(key, "float32, bfloat16, float16 or float64", value);
+  }
+  return dtype;
+}
+
+void write_rope(OrderedJson& json, const RopeConfig& rope) {
+  json["rope_theta"] = rope.theta;
+  if (rope.yarn.factor == 1 && !rope.yarn.attention_factor) return;
+  OrderedJson scaling;
+  scaling["rope_type"] = "yarn";
+  Writer writer(scaling);
+  visit_yarn_keys(rope.yarn, writer);
+  if (rope.yarn.attention_factor) scaling["attention_factor"] = *rope.yarn.attention_factor;
+  json["rope_scaling"] = scaling;
+}
+
+}  // namespace
+
+std::string config_to_json(const ConfigFile& file) {
+  const ModelConfig& config = file.config;
+  config.validate();
+  const bool plain = system_of(config.attention) == System::standard;
+  OrderedJson json;
+  json["architectures"] = OrderedJson::array({plain ? "LlamaForCausalLM" : "GsaForCausalLM"});
+  json["model_type"] = plain ? "llama" : "gsa";
+  if (file.dtype) json["torch_dtype"] = name_of(*file.dtype);
+  Writer writer(json);
+  visit_llama_keys(config, writer);
+  json["hidden_act"] = "silu";
+  json["attention_bias"] = false;
+  json["mlp_bias"] = false;
+  write_rope(json, config.attention.rope);
+  json["bos_token_id"] = config.bos_id ? OrderedJson(*config.bos_id) : OrderedJson(nullptr);
+  json["eos_token_id"] = config.eos_ids.empty()       ? OrderedJson(nullptr)
+                         : config.eos_ids.size() == 1 ? OrderedJson(config.eos_ids[0])
+                                                      : OrderedJson(config.eos_ids);
+  if (!plain) {
+    visit_gsa_keys(config, writer);
+    if (config.attention.sparse) visit_sparse_keys(config, writer);
+  }
+  return json.dump(2) + "\n";
+}
+
+ConfigFile config_from_json(std::string_view text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  if (!json.is_object()) bad_file(file, "an object", shown(json));
+  Reader reader(json, file);
+  const Json& type = reader.at("model_type");
+  if (type != "gsa" && type != "llama") reader.bad("model_type", "\"gsa\" or \"llama\"", type);
+
+  ConfigFile result;
+  ModelConfig& config = result.config;
+  config.attention = AttentionConfig::standard();
+  // What older files leave out: as many key/value heads as heads, heads that share hidden_size evenly. (Bad
+  // values are left for the visit below to complain about.)
+  const auto number = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_number_unsigned() ? found->get<std::int64_t>() : 0;
+  };
+  if (const std::int64_t heads = number("num_attention_heads"); heads > 0) {
+    config.attention.kv_heads = heads;
+    config.attention.head_size = number("hidden_size") / heads;
+  }
+  visit_llama_keys(config, reader);
+  read_rope(reader, config.attention.rope);
+  read_special_tokens(reader, config);
+  result.dtype = read_dtype(reader);
+  if (type == "gsa") {
+    visit_gsa_keys(config, reader);
+    if (config.attention.sparse) {
+      config.attention.indexer.rope_fraction = kAbsentRopeFraction;
+      config.attention.indexer.temperature.value = kAbsentTemperature;
+      visit_sparse_keys(config, reader);
+    }
+  }
+  reader.refuse_other_keys();
+  try {
+    config.validate();
+  } catch (const Error& error) {
+    throw Error(concat("file '", file, "': ", error.what()));
+  }
+  return result;
+}
+
+}  // namespace gsa::nn

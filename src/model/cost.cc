@@ -1,0 +1,227 @@
+#include "model/cost.h"
+
+#include <algorithm>
+
+#include "gsa/error.h"
+
+namespace gsa::nn {
+namespace {
+
+double real(std::int64_t value) { return static_cast<double>(value); }
+
+std::int64_t gate_weights(GateKind kind, std::int64_t d_model, std::int64_t heads, std::int64_t head_size) {
+  const std::int64_t width = kind == GateKind::none       ? 0
+                             : kind == GateKind::headwise ? heads
+                                                          : heads * head_size;
+  return width * (d_model + 1);  // with a bias
+}
+
+// Multiplications of one score: H_I products of d_I, and H_I weights.
+double score_operations(const IndexerConfig& indexer) {
+  return real(indexer.heads) * (2 * real(indexer.head_size) + 2);
+}
+
+// Weights that a token is multiplied with in one layer (biases and norms are not).
+double layer_matrix_weights(const ModelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const ParameterCount layer = count_layer(config);
+  const auto without_bias = [](std::int64_t weights, std::int64_t d) { return real(weights / (d + 1) * d); };
+  double indexer = 0;
+  if (a.sparse)
+    indexer =
+        real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+  return real(layer.attention + layer.mlp) + without_bias(layer.value_gate, a.d_model) +
+         without_bias(layer.output_gate, a.d_model) + indexer;
+}
+
+CacheBytes cache_bytes(const ModelConfig& config, double rows, double index_rows, DType dtype) {
+  const AttentionConfig& a = config.attention;
+  const double element = static_cast<double>(size_of(dtype)) * real(config.layers);
+  CacheBytes bytes;
+  bytes.keys = bytes.values = rows * real(a.kv_heads * a.head_size) * element;
+  if (a.sparse) bytes.index_keys = index_rows * real(a.indexer.head_size) * element;
+  return bytes;
+}
+
+// selects: what the sparse phase does, which sequences below dense_below do not.
+Operations training_operations(const ModelConfig& config, const Operations& forward,
+                               const CostOptions& options, bool selects, double pairs) {
+  const Phase phase = options.phase;
+  const std::int64_t length = options.length;
+  const AttentionConfig& a = config.attention;
+  const double layers = real(config.layers), score = score_operations(a.indexer);
+  const double all_output = 2 * real(length) * real(config.vocab_size) * real(a.d_model);
+  const double dense = 4 * real(a.heads * a.head_size) * visible_pairs(length) * layers;
+  const double sampled = visible_pairs(length) * options.kl_share;  // pairs of a loss over all keys
+  const bool over_all = options.kl_support == KlSupport::all;
+  Operations training;
+  switch (phase) {
+    case Phase::dense:
+      training = {3 * forward.projections, 3 * dense, 0, 3 * all_output};
+      break;
+    case Phase::warmup:
+      // The base model runs forward only, and no logits are needed; the indexer learns over all visible keys.
+      training = {forward.projections, dense, 3 * score * sampled * layers, 0};
+      break;
+    case Phase::sparse:
+      // Below dense_below the model learns as in the dense phase, the indexer beside it as in the warm-up.
+      if (!selects) {
+        training = {3 * forward.projections, 3 * dense, 3 * score * sampled * layers, 3 * all_output};
+        break;
+      }
+      // Scores over all visible keys, their gradient over the support of the loss; over all keys, its target
+      // is q k^T once more.
+      training = {3 * forward.projections, 3 * forward.attention,
+                  (visible_pairs(length) + 2 * (over_all ? sampled : pairs)) * score * layers,
+                  3 * all_output};
+      if (over_all) training.attention += 2 * real(a.heads * a.head_size) * sampled * layers;
+      break;
+  }
+  if (a.sparse && phase != Phase::sparse) {
+    // The indexer's own projections rest in the dense phase, and are the only ones that learn in the warm-up.
+    const double weights =
+        real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+    const double once = 2 * real(length) * weights * layers;
+    training.projections += phase == Phase::dense ? -3 * once : once;
+  }
+  if (a.sparse && phase == Phase::sparse) {
+    // Their input is detached: a gradient of the weights, none of the input.
+    const double weights =
+        real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+    training.projections -= 2 * real(length) * weights * layers;
+  }
+  return training;
+}
+
+}  // namespace
+
+ParameterCount count_layer(const ModelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const std::int64_t d = a.d_model;
+  ParameterCount count;
+  count.attention = d * a.head_size * 2 * (a.heads + a.kv_heads);
+  count.mlp = 3 * d * config.intermediate;
+  count.norms = 2 * d;
+  count.value_gate = gate_weights(a.value_gate, d, a.kv_heads, a.head_size);
+  count.output_gate = gate_weights(a.output_gate, d, a.heads, a.head_size);
+  if (a.sparse) {
+    const IndexerConfig& i = a.indexer;
+    count.indexer = d * (i.heads * i.head_size + i.head_size + i.heads);
+    if (i.form == ScoreForm::sigmoid) count.indexer += i.heads;  // biases
+    if (i.temperature.learned) count.indexer += 1;
+  }
+  return count;
+}
+
+ParameterCount count_model(const ModelConfig& config) {
+  const std::int64_t d = config.attention.d_model, n = config.layers;
+  ParameterCount count = count_layer(config);
+  count.attention *= n;
+  count.mlp *= n;
+  count.norms = count.norms * n + d;
+  count.value_gate *= n;
+  count.output_gate *= n;
+  count.indexer *= n;
+  count.embedding = config.vocab_size * d;
+  if (!config.tie_embeddings) count.output = config.vocab_size * d;
+  return count;
+}
+
+double visible_pairs(std::int64_t length) { return 0.5 * real(length) * (real(length) + 1); }
+
+double selected_pairs(std::int64_t length, std::int64_t k) {
+  if (length <= k) return visible_pairs(length);
+  return visible_pairs(k) + real(length - k) * real(k);
+}
+
+Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
+  config.validate();
+  const AttentionConfig& a = config.attention;
+  const std::int64_t length = options.length;
+  if (length < 1 || length > INT32_MAX) {
+    bad_argument("nn::estimate_cost", "length", concat("a number in 1 .. ", INT32_MAX), concat(length));
+  }
+  if (options.phase != Phase::dense && !a.sparse) {
+    bad_argument("nn::estimate_cost", "phase", "dense for a model without an indexer",
+                 name_of(options.phase));
+  }
+  const bool selects = a.sparse && length >= a.dense_below;
+  const double layers = real(config.layers), width = real(a.heads * a.head_size);
+  const double pairs = selects ? selected_pairs(length, a.budget.base) : visible_pairs(length);
+  const double last_keys = selects ? real(std::min(length, a.budget.base)) : real(length);
+  const double score = score_operations(a.indexer);
+  const double matrices = layer_matrix_weights(config) * layers;
+  const double output = 2 * real(config.vocab_size) * real(a.d_model);
+  const double element = static_cast<double>(size_of(options.dtype));
+  const double parameters = real(count_model(config).total());
+
+  Cost cost;
+  cost.keys_per_query = pairs / real(length);
+  cost.prefill = {.projections = 2 * real(length) * matrices,
+                  .attention = 4 * width * pairs * layers,
+                  .indexer = selects ? score * visible_pairs(length) * layers : 0,
+                  .output = output};
+  if (selects && a.indexer.form == ScoreForm::sigmoid) {
+    cost.sigmoids = real(a.indexer.heads) * visible_pairs(length) * layers;
+  }
+  cost.decode.operations = {.projections = 2 * matrices,
+                            .attention = 4 * width * last_keys * layers,
+                            .indexer = selects ? score * real(length) * layers : 0,
+                            .output = output};
+  cost.decode.weight_bytes =
+      (parameters - real(config.tie_embeddings ? 0 : config.vocab_size * a.d_model)) * element;
+  cost.decode.read = cache_bytes(config, last_keys, selects ? real(length) : 0, options.dtype);
+  cost.cache = cache_bytes(config, real(length), real(length), options.dtype);
+  cost.training = training_operations(config, cost.prefill, options, selects, pairs);
+  cost.weight_bytes = parameters * element;
+  // Weights and gradients in dtype; the master copy (where dtype is narrower) and two moments in fp32.
+  const double fp32_copies = options.dtype == DType::f32 || options.dtype == DType::f64 ? 2 : 3;
+  cost.training_bytes = parameters * (2 * element + 4 * fp32_copies);
+  return cost;
+}
+
+std::int64_t layer_numbers(const ModelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const std::int64_t q = a.heads * a.head_size, k = a.kv_heads * a.head_size;
+  const auto gate = [&](GateKind kind, std::int64_t heads) {
+    return kind == GateKind::none
+               ? 0
+               : heads * a.head_size + (kind == GateKind::headwise ? heads : heads * a.head_size);
+  };
+  std::int64_t count = 4 * a.d_model + 2 * q + 2 * k + 3 * config.intermediate;
+  count += gate(a.value_gate, a.kv_heads) + gate(a.output_gate, a.heads);  // projection and product
+  if (a.sparse) count += a.indexer.heads * (a.indexer.head_size + 1) + a.indexer.head_size;
+  return count;
+}
+
+// Of the mask that a layer keeps for a token (nn/attention.cc: keeps_mask).
+static std::int64_t mask_bytes(const ModelConfig& config, const TrainingMemoryOptions& options) {
+  const AttentionConfig& a = config.attention;
+  const std::int64_t bytes = (options.length + 31) / 32 * 4;
+  const std::int64_t limit = 4 * a.heads * a.head_size * static_cast<std::int64_t>(size_of(options.dtype));
+  return a.sparse && bytes <= limit ? bytes : 0;
+}
+
+MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options) {
+  const double parameters = real(count_model(config).total()),
+               size = static_cast<double>(size_of(options.dtype));
+  const bool half = size < 4;
+  const double layer = real(layer_numbers(config)), layers = real(config.layers),
+               d = real(config.attention.d_model);
+  // In fp32 the weights are their own masters.
+  const double each = 2 * size + 8 + (half ? 4 : 0) + (half && options.several_batches ? 4 : 0);
+  // Beside what is kept, the gradients of the block that is at work.
+  const double kept = options.checkpoint_activations ? layers * d + layer : layers * layer;
+  const double masks = (options.checkpoint_activations ? 1 : layers) * real(mask_bytes(config, options));
+  return {.state = parameters * each,
+          .activations = real(options.tokens) * (size * (kept + layer + 2 * d) + masks)};
+}
+
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype) {
+  const double size = static_cast<double>(size_of(dtype));
+  return {
+      .state = real(count_model(config).total()) * size,
+      .activations = real(tokens) * size * (real(layer_numbers(config)) + real(config.attention.d_model))};
+}
+
+}  // namespace gsa::nn

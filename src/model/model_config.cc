@@ -1,0 +1,235 @@
+#include "model/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "core/suggest.h"
+#include "gsa/error.h"
+
+namespace gsa::nn {
+namespace {
+
+constexpr const char* kOp = "nn::ModelConfig";
+
+template <typename T>
+void require(bool holds, const char* field, const std::string& expected, const T& got) {
+  if (!holds) bad_argument(kOp, field, expected, concat(got));
+}
+
+void require_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  require(value >= low && value <= high, field, concat("a number in ", low, " .. ", high), value);
+}
+
+// Position of a name in a list; the list's order is that of the enum it stands for.
+std::size_t index_of(const char* what, std::string_view name, const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) bad_argument(kOp, what, alternatives(names), with_suggestion(name, names));
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+// Bytes, 1K tokens: minutes of training on two cores of a CPU.
+ModelConfig tiny() {
+  ModelConfig config;
+  config.vocab_size = 258;  // bytes, begin, end
+  config.bos_id = 256;
+  config.eos_ids = {257};
+  config.layers = 4;
+  config.intermediate = 352;
+  config.tie_embeddings = true;
+  config.max_positions = 1024;
+  config.attention.d_model = 128;
+  config.attention.heads = 4;
+  config.attention.kv_heads = 2;
+  config.attention.head_size = 32;
+  config.attention.indexer.heads = 4;
+  config.attention.indexer.head_size = 16;
+  config.attention.budget = {.mode = BudgetMode::inverse, .base = 64, .min = 16, .max = 128};
+  // About half of 1 / sqrt(width): from the usual 0.02 such a narrow model needs twice the tokens to learn to
+  // look back.
+  config.attention.init_std = 0.06;
+  return config;
+}
+
+ModelConfig small() {
+  ModelConfig config;
+  config.vocab_size = 32768;
+  config.layers = 8;
+  config.intermediate = 1408;
+  config.tie_embeddings = true;
+  config.max_positions = 4096;
+  config.attention.d_model = 512;
+  config.attention.heads = 8;
+  config.attention.kv_heads = 2;
+  config.attention.head_size = 64;
+  config.attention.indexer.heads = 4;
+  config.attention.indexer.head_size = 32;
+  config.attention.budget = {.mode = BudgetMode::inverse, .base = 512, .min = 64, .max = 1024};
+  return config;
+}
+
+// The paper's experiments; the indexer and the budget are its defaults.
+ModelConfig paper() {
+  ModelConfig config;
+  config.vocab_size = 151936;
+  config.layers = 24;
+  config.intermediate = 5504;
+  config.max_positions = 4096;
+  config.attention.d_model = 2048;
+  config.attention.heads = 16;
+  config.attention.kv_heads = 4;
+  config.attention.head_size = 128;
+  config.attention.dense_below = kSparsePays;
+  return config;
+}
+
+// The defaults of ModelConfig and AttentionConfig are the 7B class.
+ModelConfig seven() {
+  ModelConfig config;
+  config.attention.dense_below = kSparsePays;
+  return config;
+}
+
+struct Preset {
+  const char* name;
+  ModelConfig (*make)();
+};
+
+constexpr Preset kPresets[] = {
+    {"tiny", tiny}, {"small", small}, {"paper-1.7b", paper}, {"llama-7b-class", seven}};
+
+}  // namespace
+
+const std::vector<std::string>& system_names() {
+  static const std::vector<std::string> names = {"standard", "sparse-only", "gated-only", "gsa"};
+  return names;
+}
+
+const char* name_of(System system) {
+  const auto index = static_cast<std::size_t>(system);
+  if (index >= system_names().size())
+    bad_argument(kOp, "system", alternatives(system_names()), concat(index));
+  return system_names()[index].c_str();
+}
+
+System system_by_name(std::string_view name) {
+  return static_cast<System>(index_of("system", name, system_names()));
+}
+
+GateKind gate_kind_by_name(std::string_view name) {
+  return static_cast<GateKind>(index_of("gate", name, {"none", "elementwise", "headwise"}));
+}
+
+ScoreForm score_form_by_name(std::string_view name) {
+  return index_of("indexer.form", name, {"sigmoid", "relu"}) == 0 ? ScoreForm::sigmoid : ScoreForm::relu;
+}
+
+BudgetMode budget_mode_by_name(std::string_view name) {
+  constexpr BudgetMode kModes[] = {BudgetMode::inverse, BudgetMode::proportional, BudgetMode::fixed};
+  return kModes[index_of("budget.mode", name, {"inverse", "proportional", "fixed"})];
+}
+
+const std::vector<std::string>& ModelConfig::preset_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (const Preset& preset : kPresets) list.emplace_back(preset.name);
+    return list;
+  }();
+  return names;
+}
+
+ModelConfig ModelConfig::preset(std::string_view name) {
+  return kPresets[index_of("preset", name, preset_names())].make();
+}
+
+void apply(ModelConfig& config, System system) {
+  AttentionConfig switches;
+  switch (system) {
+    case System::standard:
+      switches = AttentionConfig::standard();
+      break;
+    case System::sparse_only:
+      switches = AttentionConfig::sparse_only();
+      break;
+    case System::gated_only:
+      switches = AttentionConfig::gated_only();
+      break;
+    case System::gsa:
+      switches = AttentionConfig::gsa();
+      break;
+    default:
+      name_of(system);  // throws
+  }
+  AttentionConfig& attention = config.attention;
+  attention.sparse = switches.sparse;
+  set_form(attention.indexer, switches.indexer.form);
+  attention.budget.mode = switches.budget.mode;
+  attention.value_gate = switches.value_gate;
+  attention.output_gate = switches.output_gate;
+  if (!attention.sparse) attention.dense_below = 0;  // says nothing where everything is dense
+}
+
+std::optional<System> system_of(const AttentionConfig& config) {
+  for (const std::string& name : system_names()) {
+    const System system = system_by_name(name);
+    ModelConfig other;
+    other.attention = config;
+    apply(other, system);
+    const AttentionConfig& a = other.attention;
+    const bool same_switches =
+        a.sparse == config.sparse && a.value_gate == config.value_gate && a.output_gate == config.output_gate;
+    const bool same_selection =
+        !a.sparse || (a.indexer.form == config.indexer.form && a.budget.mode == config.budget.mode);
+    if (same_switches && same_selection) return system;
+  }
+  return std::nullopt;
+}
+
+std::int64_t ModelConfig::trained_length() const {
+  return attention.rope.yarn.factor == 1 ? max_positions : attention.rope.yarn.original_length;
+}
+
+void extend(ModelConfig& config, double factor) {
+  const std::int64_t trained = config.trained_length();
+  YarnConfig& yarn = config.attention.rope.yarn;
+  require(factor >= 1 && std::isfinite(factor), "rope.yarn.factor", "a finite number, 1 or more", factor);
+  require(factor * static_cast<double>(trained) <= INT32_MAX, "rope.yarn.factor",
+          concat("at most ", INT32_MAX, " positions of the ", trained, " the model was trained at"), factor);
+  yarn.factor = factor;
+  yarn.original_length = trained;
+  config.max_positions = std::llround(factor * static_cast<double>(trained));
+}
+
+void ModelConfig::validate() const {
+  constexpr std::int64_t kMost = INT32_MAX;
+  attention.validate();
+  require_range("vocab_size", vocab_size, 1, kMost);
+  require_range("layers", layers, 1, 65536);
+  require_range("intermediate", intermediate, 1, kMost);
+  require_range("max_positions", max_positions, 1, kMost);  // kernels count positions in 32 bits
+  require_range("attention.d_model", attention.d_model, 1, kMost);
+  // A file may say anything; counts of parameters and bytes stay exact below this.
+  const double width = static_cast<double>(attention.d_model);
+  const double per_layer = width * (3 * static_cast<double>(intermediate) +
+                                    8 * static_cast<double>(attention.heads * attention.head_size));
+  const double parameters =
+      2 * width * static_cast<double>(vocab_size) + per_layer * static_cast<double>(layers);
+  require(parameters < 1e15, "layers", "sizes of less than 10^15 parameters in all",
+          concat("about ", parameters));
+  require(rms_eps > 0 && std::isfinite(rms_eps), "rms_eps", "a positive finite number", rms_eps);
+  if (bos_id) require_range("bos_id", *bos_id, 0, vocab_size - 1);
+  for (const std::int64_t id : eos_ids) require_range("eos_ids", id, 0, vocab_size - 1);
+}
+
+std::string ModelConfig::describe() const {
+  std::ostringstream out;
+  const auto system = system_of(attention);
+  out << "system     " << (system ? name_of(*system) : "an ablation") << '\n'
+      << "decoder    " << layers << " layers, SwiGLU " << intermediate << ", vocabulary " << vocab_size
+      << (tie_embeddings ? " (tied)" : " (untied)") << ", up to " << max_positions << " tokens, RMSNorm eps "
+      << rms_eps << (scale_residual_init ? ", residual projections start scaled" : "") << '\n'
+      << attention.describe();
+  return out.str();
+}
+
+}  // namespace gsa::nn
