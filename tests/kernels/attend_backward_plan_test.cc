@@ -89,9 +89,11 @@ TEST(AttendBackwardPlan, SequencesRunSideBySide) {
 
 TEST(AttendBackwardPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::atomic))),
-            "hopper, tiles of 32 queries, 1 head of 1 sequence at a time, keys in 4 ranges");
+            "hopper, tiles of 32 queries, 1 head of 1 sequence at a time, keys in 4 ranges: "
+            "sums of a range stay in the L2 cache");
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::ordered))),
-            "hopper, tiles of 32 queries, 4 heads of 1 sequence at a time, in gangs of 32 tiles");
+            "hopper, tiles of 32 queries, 4 heads of 1 sequence at a time, in gangs of 32 tiles: "
+            "tiles find in the L2 cache what their neighbours added");
 }
 
 }  // namespace

@@ -114,10 +114,11 @@ TEST(AttendPlan, RefusesWithReason) {
 
 TEST(AttendPlan, Prints) {
   EXPECT_EQ(to_string(choose_attend(usual())),
-            "hopper, 64 rows (16 queries), blocks of 64 keys, 4 + 3 stages, 113 KB, 256 threads");
+            "hopper, 64 rows (16 queries), blocks of 64 keys, 4 + 3 stages, 113 KB, 256 threads: "
+            "a mask, few of the keys");
   AttendFacts facts = usual();
   facts.device = kA100;
-  EXPECT_EQ(to_string(choose_attend(facts)), "generic");
+  EXPECT_EQ(to_string(choose_attend(facts)), "generic: not compute capability 9.0");
 }
 
 }  // namespace

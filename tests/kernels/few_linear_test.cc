@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/few_linear/few_linear_checks.h"
-#include "kernels/few_linear/few_linear_shape.h"
+#include "kernels/few_linear/few_linear_plan.h"
 #include "testing.h"
 
 namespace gsa::testing {

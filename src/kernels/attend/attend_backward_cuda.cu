@@ -8,6 +8,7 @@
 #include "kernels/attend/generic/attend.h"
 #include "kernels/attend/hopper/backward.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/plans.h"
 
 namespace gsa::cuda {
 namespace {
@@ -51,6 +52,13 @@ void attend_backward(const AttendBackwardArgs& args, Accumulation accumulation, 
   check_device(kOp, context.device);
   if (!check_attend_backward(args)) return;
   const AttendBackwardConfig config = choose_attend_backward(facts_of(args, accumulation, context.device));
+  if (prints_plans()) {
+    print_plan(kOp,
+               concat(describe(args.shape), ", ", describe(args.sequences),
+                      args.mask.words != nullptr ? ", mask" : "",
+                      accumulation == Accumulation::atomic ? ", atomic" : ", ordered"),
+               to_string(config));
+  }
   if (config.kernel == AttendBackwardConfig::Kernel::hopper) {
     attend_backward_hopper(args, config, accumulation, context);
   } else {

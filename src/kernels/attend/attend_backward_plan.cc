@@ -12,10 +12,13 @@ using Kernel = AttendBackwardConfig::Kernel;
 constexpr std::int64_t kMegabyte = 1 << 20;
 constexpr int kRows = 128;  // of a tile of the Hopper kernel: queries x heads of a group
 
-bool hopper_takes(const AttendBackwardFacts& facts) {
+// Why the Hopper kernel cannot take it; null: it can.
+const char* hopper_lacks(const AttendBackwardFacts& facts) {
+  if (!facts.device.hopper()) return "not compute capability 9.0";
+  if (facts.head_size != 64 && facts.head_size != 128) return "a head size other than 64 and 128";
   const bool group = facts.group >= 1 && facts.group <= 16 && (facts.group & (facts.group - 1)) == 0;
-  return facts.device.hopper() && (facts.dtype == DType::bf16 || facts.dtype == DType::f16) &&
-         (facts.head_size == 64 || facts.head_size == 128) && group && facts.aligned;
+  if (!group) return "heads in groups other than 1, 2, 4, 8 and 16";
+  return facts.aligned ? nullptr : "rows that do not begin at multiples of 16 bytes";
 }
 
 // Bytes of dk and dv, which are fp32, of one key and head.
@@ -60,7 +63,8 @@ ChainOrder generic_order(const AttendBackwardFacts& facts) {
 
 AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts) {
   AttendBackwardConfig config;
-  if (!hopper_takes(facts)) {
+  if (const char* const why = hopper_lacks(facts); why != nullptr) {
+    config.why = why;
     config.order = generic_order(facts);
     return config;
   }
@@ -71,13 +75,17 @@ AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts) {
   const std::int64_t longest = facts.longest_keys * row_bytes(facts);  // bytes of sums of a head
   order.heads = static_cast<int>(facts.kv_heads);
   order.together = sequences_together(facts, facts.kv_heads, room);
+  config.why = "sums of a sequence stay in the L2 cache";
   if (facts.kv_heads * longest <= room) return config;
   if (facts.accumulation == Accumulation::ordered || !facts.masked) {
+    config.why = "tiles find in the L2 cache what their neighbours added";
     order.gang = static_cast<int>(std::clamp<std::int64_t>(facts.longest_keys / 1024, 1, 32));
     return config;
   }
   order.heads = divisor(facts.kv_heads, room / longest);
   config.ranges = static_cast<int>((longest * order.heads + room - 1) / room);
+  config.why =
+      config.ranges > 1 ? "sums of a range stay in the L2 cache" : "sums of these heads stay in the L2 cache";
   return config;
 }
 
@@ -91,7 +99,7 @@ std::string to_string(const AttendBackwardConfig& config) {
                     : concat("hopper, tiles of ", config.tile_queries, " queries"),
                 ", ", some(order.heads, "head"), " of ", some(order.together, "sequence"), " at a time",
                 order.gang > 1 ? concat(", in gangs of ", order.gang, " tiles") : "",
-                config.ranges > 1 ? concat(", keys in ", config.ranges, " ranges") : "");
+                config.ranges > 1 ? concat(", keys in ", config.ranges, " ranges") : "", ": ", config.why);
 }
 
 }  // namespace gsa::cuda

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "gsa/error.h"
 #include "kernels/attend/attend_checks.h"
 #include "kernels/attend/attend_plan.h"
 #include "kernels/attend/generic/attend.h"
 #include "kernels/attend/hopper/forward.h"
+#include "kernels/common/plans.h"
 
 namespace gsa::cuda {
 namespace {
@@ -39,6 +41,12 @@ AttendFacts facts_of(const AttendArgs& args, const Device& device) {
 void attend(const AttendArgs& args, const Context& context) {
   if (!check_attend(args)) return;
   const AttendConfig config = choose_attend(facts_of(args, context.device));
+  if (prints_plans()) {
+    print_plan("attend",
+               concat(describe(args.shape), ", ", describe(args.sequences),
+                      args.mask.words != nullptr ? ", mask" : ""),
+               to_string(config));
+  }
   if (config.kernel == AttendConfig::Kernel::hopper) {
     attend_forward_hopper(args, config, context);
   } else {

@@ -28,14 +28,24 @@ AttendConfig choose_attend(const AttendFacts& facts) {
   }
   AttendConfig config;
   const bool size = facts.head_size == 128 || facts.head_size == 64;
-  if (!facts.device.hopper() || !size || !power_of_two(facts.group) || facts.group > 64 || !facts.aligned) {
-    return config;
-  }
+  config.why = !facts.device.hopper()                           ? "not compute capability 9.0"
+               : !size                                          ? "a head size other than 64 and 128"
+               : !power_of_two(facts.group) || facts.group > 64 ? "heads in groups other than 1, 2, 4, ... 64"
+               : !facts.aligned ? "rows that do not begin at multiples of 16 bytes"
+                                : "";
+  if (*config.why != '\0') return config;
   const int head_size = static_cast<int>(facts.head_size);
   config.rows = rows_of(facts);
   config.stages = attend_stages(head_size, config.rows);
   config.shared_memory = attend_shared_memory(head_size, config.rows);
-  if (config.shared_memory > facts.device.shared_memory) return {};
+  if (config.shared_memory > facts.device.shared_memory) {
+    AttendConfig generic;
+    generic.why = "too little shared memory";
+    return generic;
+  }
+  config.why = !facts.masked       ? "no mask"
+               : config.rows == 64 ? "a mask, few of the keys"
+                                   : "a mask, a good part of all keys";
   config.kernel = AttendConfig::Kernel::hopper;
   config.tile_queries = config.rows / static_cast<int>(facts.group);
   config.block_keys = kAttendBlockKeys;
@@ -44,10 +54,10 @@ AttendConfig choose_attend(const AttendFacts& facts) {
 }
 
 std::string to_string(const AttendConfig& config) {
-  if (config.kernel == AttendConfig::Kernel::generic) return "generic";
+  if (config.kernel == AttendConfig::Kernel::generic) return concat("generic: ", config.why);
   return concat("hopper, ", config.rows, " rows (", config.tile_queries, " queries), blocks of ",
                 config.block_keys, " keys, ", config.stages.k, " + ", config.stages.v, " stages, ",
-                config.shared_memory / 1024, " KB, ", config.threads, " threads");
+                config.shared_memory / 1024, " KB, ", config.threads, " threads: ", config.why);
 }
 
 }  // namespace gsa::cuda

@@ -36,13 +36,14 @@ struct AttendConfig {
   AttendStages stages;
   std::size_t shared_memory = 0;  // bytes a block of threads takes
   int threads = 0;
+  const char* why = "";
 };
 
 // Throws gsa::Error where no kernel serves.
 AttendConfig choose_attend(const AttendFacts& facts);
 
 // A line to print, such as "hopper, 64 rows (16 queries), blocks of 64 keys, 4 + 3 stages, 113 KB, 256
-// threads".
+// threads: a mask, few of the keys".
 std::string to_string(const AttendConfig& config);
 
 // What the Hopper kernel is compiled with: two blocks of threads share a multiprocessor at 64 rows, one has

@@ -1,13 +1,19 @@
 // attend_lse on the CPU. The work is in attend_lse_cpu.cc.
 #include "kernels/attend_lse/attend_lse.h"
 
+#include "gsa/error.h"
 #include "kernels/attend_lse/attend_lse_checks.h"
 #include "kernels/attend_lse/attend_lse_cpu.h"
+#include "kernels/common/plans.h"
 
 namespace gsa {
 
 void attend_lse(const AttendLseArgs& args, const Parallel& parallel) {
-  if (check_attend_lse(args)) attend_lse_cpu(args, parallel);
+  if (!check_attend_lse(args)) return;
+  if (prints_plans()) {
+    print_cpu_plan("attend_lse", concat(describe(args.shape), ", ", describe(args.sequences)));
+  }
+  attend_lse_cpu(args, parallel);
 }
 
 }  // namespace gsa

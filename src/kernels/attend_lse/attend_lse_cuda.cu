@@ -6,9 +6,11 @@
 
 #include "kernels/attend_lse/attend_lse_checks.h"
 #include "kernels/attend_lse/attend_lse_kernels.h"
+#include "kernels/attend_lse/attend_lse_plan.h"
 #include "kernels/attention/query_tiles.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device_sequences.h"
+#include "kernels/common/plans.h"
 
 namespace gsa::cuda {
 namespace {
@@ -80,12 +82,20 @@ void attend_lse(const AttendLseArgs& args, const Context& context) {
   p.size = static_cast<int>(shape.head_size);
   p.scale = static_cast<float>(shape.scale * 1.4426950408889634);
   p.aligned = aligned(args.q) && aligned(args.k) && shape.head_size % 8 == 0;
-  p.splits = (longest + lse::kSplitKeys - 1) / lse::kSplitKeys;
-  // Parts of a bounded number of tiles at a time: every tile of a long sequence may be asked for.
-  constexpr std::size_t kPartBytes = std::size_t(64) << 20;
-  const std::size_t each = static_cast<std::size_t>(kQueries) * static_cast<std::size_t>(p.heads) *
-                           static_cast<std::size_t>(p.splits) * sizeof(float2);
-  const std::size_t at_once = std::clamp<std::size_t>(kPartBytes / each, 1, tiles.size());
+  AttendLseFacts facts;
+  facts.device = context.device;
+  facts.heads = shape.heads;
+  facts.head_size = shape.head_size;
+  facts.aligned = p.aligned;
+  facts.tiles = static_cast<std::int64_t>(tiles.size());
+  facts.longest = longest;
+  const AttendLseConfig config = choose_attend_lse(facts);
+  if (prints_plans()) {
+    print_plan(kOp, concat(describe(shape), ", ", describe(args.sequences), ", ", tiles.size(), " tiles"),
+               to_string(config));
+  }
+  p.splits = config.splits;
+  const std::size_t at_once = static_cast<std::size_t>(config.at_once), each = config.tile_bytes;
   p.part = reinterpret_cast<float2*>(context.workspace->allocate(at_once * each));
   static_assert(sizeof(Tile) == 4 * sizeof(int));
   const auto* const all = reinterpret_cast<const Tile*>(
@@ -93,7 +103,7 @@ void attend_lse(const AttendLseArgs& args, const Context& context) {
   for (std::size_t first = 0; first < tiles.size(); first += at_once) {
     const int count = static_cast<int>(std::min(at_once, tiles.size() - first));
     p.tile = all + first;
-    if (lse::hopper_takes(p, context.device)) {
+    if (config.kernel == AttendLseConfig::Kernel::hopper) {
       lse::launch_hopper(shape.dtype, p, count, context);
     } else {
       lse::launch_generic(shape.dtype, p, count, context);

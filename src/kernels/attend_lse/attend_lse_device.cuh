@@ -3,13 +3,10 @@
 
 #include <cfloat>
 
+#include "kernels/attend_lse/attend_lse_plan.h"
 #include "kernels/common/shared_tile.cuh"
 
 namespace gsa::cuda::lse {
-
-constexpr int kQueries = 64;      // of a tile
-constexpr int kSplitKeys = 2048;  // keys whose sums are added up in one go; how they are grouped follows from
-                                  // positions alone
 
 struct Tile {
   int first_query = 0;  // row among all queries

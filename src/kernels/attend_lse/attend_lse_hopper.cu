@@ -137,10 +137,6 @@ void launch(const Params& p, int tiles, const Context& context) {
 
 }  // namespace
 
-bool hopper_takes(const Params& p, const Device& device) {
-  return device.hopper() && p.aligned && (p.size == 64 || p.size == 128);
-}
-
 void launch_hopper(DType dtype, const Params& p, int tiles, const Context& context) {
   const auto size = [&]<typename T>() {
     p.size == 64 ? launch<T, 64>(p, tiles, context) : launch<T, 128>(p, tiles, context);

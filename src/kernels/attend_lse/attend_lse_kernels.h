@@ -7,7 +7,6 @@
 
 namespace gsa::cuda::lse {
 
-bool hopper_takes(const Params& p, const Device& device);
 void launch_hopper(DType dtype, const Params& p, int tiles, const Context& context);
 void launch_generic(DType dtype, const Params& p, int tiles, const Context& context);
 

@@ -7,6 +7,10 @@
 
 namespace gsa {
 
+std::string describe(const AttendShape& shape) {
+  return concat(shape.heads, "/", shape.kv_heads, " heads of ", shape.head_size, ", ", name_of(shape.dtype));
+}
+
 void check::attend_shape(const char* op, const AttendShape& shape) {
   constexpr std::int64_t kMaxHeads = 1 << 16;
   in_range(op, "heads", shape.heads, 1, kMaxHeads);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "gsa/dtype.h"
 
@@ -14,6 +15,9 @@ struct AttendShape {
   std::int64_t head_size = 0;  // 1 .. 256
   double scale = 1;
 };
+
+// Such as "16/4 heads of 128, bfloat16".
+std::string describe(const AttendShape& shape);
 
 namespace check {
 

@@ -4,6 +4,7 @@
 
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
+#include "kernels/common/plans.h"
 #include "kernels/decode/decode_checks.h"
 #include "kernels/decode/decode_cpu.h"
 #include "kernels/scores/checks.h"
@@ -59,6 +60,10 @@ void decode(const DecodeArgs& args, const Parallel& parallel) {
   check_decode(args, kMostDecodeLength);
   for (std::int64_t n = 0; n < args.sequences; ++n) {
     check::in_range(kOp, "pages.length", args.pages.length[n], 0, args.max_length);
+  }
+  if (prints_plans()) {
+    print_cpu_plan(kOp, concat(describe(args.shape), ", ", args.sequences, " sequences of ", args.queries,
+                               " queries, up to ", args.max_length, " keys"));
   }
   decode_cpu(args, parallel);
 }

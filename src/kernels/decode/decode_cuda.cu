@@ -6,6 +6,7 @@
 
 #include "gsa/error.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/plans.h"
 #include "kernels/decode/cuda/stages.h"
 #include "kernels/decode/decode_checks.h"
 #include "kernels/scores/moments.cuh"
@@ -32,11 +33,6 @@ bool rows_aligned(const DecodeArgs& args) {
          args.q.head_stride % 8 == 0 && pages(args.k) && pages(args.v);
 }
 
-int padded_head_size(const DecodeArgs& args) {
-  if (args.shape.head_size > 128) return 256;
-  return args.shape.head_size > 64 || !rows_aligned(args) ? 128 : 64;
-}
-
 namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
@@ -44,14 +40,13 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + s
 // A list of a million keys, or pieces of as many, for hundreds of rows: more than anybody means to ask for.
 constexpr std::int64_t kMostScratch = std::int64_t{8} << 30;
 
-Scratch scratch_for(const DecodeArgs& args, Workspace& workspace) {
+Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspace& workspace) {
   const std::int64_t rows = args.sequences * args.queries;
-  const bool dense = args.index_heads == 0;
-  // That a query attends to, at most: k_t is clamped to the budget's maximum.
-  const std::int64_t keys = dense ? args.max_length : std::min(args.max_length, args.budget.max);
+  const bool dense = config.dense;
+  const std::int64_t keys = config.keys;
   Scratch s;
-  s.pieces = most_pieces(dense, static_cast<int>(keys));
-  s.padded_size = padded_head_size(args);
+  s.pieces = config.pieces;
+  s.padded_size = config.padded_size;
   const std::int64_t parts = rows * args.shape.heads * s.pieces;
   std::int64_t bytes = parts * (s.padded_size * 4 + 8);
   if (!dense) {
@@ -88,10 +83,24 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   }
   check_device(kOp, context.device);
   if (args.sequences == 0) return;
-  const decoding::Scratch scratch = decoding::scratch_for(args, *context.workspace);
+  DecodeFacts facts;
+  facts.device = context.device;
+  facts.dense = args.index_heads == 0;
+  facts.max_length = args.max_length;
+  facts.max_selected = args.budget.max;  // k_t is clamped to it
+  facts.head_size = args.shape.head_size;
+  facts.aligned = decoding::rows_aligned(args);
+  const DecodeConfig config = choose_decode(facts);
+  if (prints_plans()) {
+    print_plan(kOp,
+               concat(describe(args.shape), ", ", args.sequences, " sequences of ", args.queries,
+                      " queries, up to ", args.max_length, " keys"),
+               to_string(config));
+  }
+  const decoding::Scratch scratch = decoding::scratch_for(args, config, *context.workspace);
   if (args.index_heads > 0) {
     decoding::score(args, scratch, context);
-    decoding::pick(args, scratch, context, work);
+    decoding::pick(args, scratch, config.pick_blocks, context, work);
   }
   decoding::attend(args, scratch, context);
   decoding::combine(args, scratch, context);

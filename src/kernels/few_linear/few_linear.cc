@@ -8,7 +8,7 @@
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
 #include "kernels/few_linear/few_linear_checks.h"
-#include "kernels/few_linear/few_linear_shape.h"
+#include "kernels/few_linear/few_linear_plan.h"
 
 namespace gsa {
 namespace {

@@ -11,9 +11,10 @@
 #include <algorithm>
 
 #include "kernels/common/pipeline.cuh"
+#include "kernels/common/plans.h"
 #include "kernels/common/row_pieces.cuh"
 #include "kernels/few_linear/few_linear_checks.h"
-#include "kernels/few_linear/few_linear_shape.h"
+#include "kernels/few_linear/few_linear_plan.h"
 
 namespace gsa::cuda {
 namespace few {
@@ -318,8 +319,7 @@ __global__ void __launch_bounds__(kAllThreads, 1) few_linear_kernel(const Params
 template <typename T, int columns>
 void launch_columns(const Params& p, const FewLinearArgs& args, const Context& context) {
   Launch how;
-  const std::int64_t most = std::max<std::int64_t>(1, args.outputs / (kTile / 2));
-  how.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(context.device.multiprocessors, most)));
+  how.grid = dim3(static_cast<unsigned>(blocks_for(args.outputs, context.device.multiprocessors)));
   how.threads = kAllThreads;
   how.shared_bytes = static_cast<std::size_t>(p.layout.bytes);
   how.overlap = true;
@@ -361,6 +361,13 @@ void few_linear(const FewLinearArgs& args, const Context& context) {
                          static_cast<float>(args.eps),
                          args.settled,
                          few::Layout(args.rows, args.size, args.norm != nullptr)};
+  if (prints_plans()) {
+    print_plan(
+        kOp,
+        concat(args.rows, " x ", args.size, " to ", args.outputs, ", ", name_of(args.dtype),
+               args.norm != nullptr ? ", norm" : "", args.swiglu ? ", swiglu" : ""),
+        few::describe(args.rows, p.layout, few::blocks_for(args.outputs, context.device.multiprocessors)));
+  }
   if (args.dtype == DType::bf16) {
     few::launch_typed<__nv_bfloat16>(p, args, context);
   } else {

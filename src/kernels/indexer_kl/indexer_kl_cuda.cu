@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "kernels/attention/query_tiles.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/plans.h"
 #include "kernels/indexer_kl/cuda/kernels.h"
 #include "kernels/indexer_kl/cuda/lists.h"
 #include "kernels/indexer_kl/indexer_kl_checks.h"
@@ -20,9 +21,6 @@ using kl::Chunk;
 using kl::Group;
 using kl::Part;
 
-// What a dense chunk's scratch memory may take.
-constexpr std::size_t kDenseBytes = std::size_t(112) << 20, kSampledBytes = std::size_t(256) << 20;
-
 kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
   const auto aligned = [](std::int64_t stride) { return stride % 8 == 0; };
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 &&
@@ -31,134 +29,11 @@ kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
   return {rows.data, rows.token_stride, heads ? rows.head_stride : 0, static_cast<int>(size), is_aligned};
 }
 
-// Sizes in units of what a dense chunk holds.
-struct Needs {
-  int tile_queries = kl::kDenseQueries;
-  int split = 0;                // entries of a split
-  std::size_t entry_bytes = 0;  // for each entry of a tile
-  std::size_t split_bytes = 0;  // for each query and split
-  std::size_t part_bytes = 0;   // for each entry of a part
-  std::size_t limit = kDenseBytes;
-
-  static std::size_t stride(int entries) {
-    return static_cast<std::size_t>((entries + kl::kEntryStep - 1) / kl::kEntryStep) * kl::kEntryStep;
-  }
-  std::size_t splits(int entries) const { return static_cast<std::size_t>((entries + split - 1) / split); }
-  bool fits(int tiles, int parts, int entries) const {
-    const std::size_t one = stride(entries) * entry_bytes +
-                            static_cast<std::size_t>(tile_queries) * splits(entries) * split_bytes;
-    return static_cast<std::size_t>(tiles) * one +
-               static_cast<std::size_t>(parts) * stride(entries) * part_bytes <=
-           limit;
-  }
-};
-
-// A dense chunk.
-struct Range {
-  int first_tile = 0, tiles = 0;
-  int entries = 0;
-  int first_part = 0, parts = 0;
-  int first_group = 0, groups = 0;
-};
-
-// The tiles of all sequences, in dense chunks.
-struct Plan {
-  std::vector<UnionTile> tiles;
-  std::vector<Range> ranges;
-  std::vector<Part> parts;
-  std::vector<Group> groups;
-  // The most of a chunk: splits and entries of all its queries (with padding), entries of all its parts.
-  std::size_t row_splits = 0;
-  std::size_t row_entries = 0, part_entries = 0;
-};
-
-// Every tile, cut where positions are multiples of its size.
-std::vector<UnionTile> all_tiles(const Sequences& sequences, int tile_queries) {
-  std::vector<UnionTile> tiles;
-  for (int n = 0; n < static_cast<int>(sequences.count); ++n) {
-    const int first = static_cast<int>(sequences.first_position(n));
-    const int end = first + static_cast<int>(sequences.queries(n));
-    for (int position = first; position < end;) {
-      const int next = std::min(end, (position / tile_queries + 1) * tile_queries);
-      tiles.push_back({.first_query = static_cast<int>(sequences.q_begin[n]) + position - first,
-                       .queries = next - position,
-                       .first_position = position,
-                       .k_begin = static_cast<int>(sequences.k_begin[n]),
-                       .count = next,
-                       .sequence = n});
-      position = next;
-    }
-  }
-  return tiles;
-}
-
-std::vector<UnionTile> tiles_of(const Sequences& sequences, const QueryTiles& sample) {
-  static_assert(kQueryTile == kl::kDenseQueries);
-  std::vector<UnionTile> tiles;
-  for (const SampledTile& tile : sampled_tiles(sequences, sample)) {
-    tiles.push_back({.first_query = static_cast<int>(tile.first_query),
-                     .queries = static_cast<int>(tile.queries),
-                     .first_position = static_cast<int>(tile.first_position),
-                     .k_begin = static_cast<int>(sequences.k_begin[tile.sequence]),
-                     .count = static_cast<int>(tile.first_position + tile.queries),
-                     .sequence = static_cast<int>(tile.sequence)});
-  }
-  return tiles;
-}
-
-Plan make_plan(const IndexerKlInputs& in, const Needs& needs) {
-  Plan plan;
-  const bool sampled = in.tiles.number != nullptr;
-  plan.tiles = sampled ? tiles_of(in.sequences, in.tiles) : all_tiles(in.sequences, needs.tile_queries);
-  const int count = static_cast<int>(plan.tiles.size());
-  // Tiles of a sample lie too far apart for windows: a few in a row make a part.
-  constexpr int kSampledPart = 4;
-  const auto same_part = [&](int a, int b) {
-    return plan.tiles[a].sequence == plan.tiles[b].sequence &&
-           (sampled
-                ? b - a < kSampledPart
-                : kl::window_of(plan.tiles[a].first_position) == kl::window_of(plan.tiles[b].first_position));
-  };
-  // Chunks are cut between parts.
-  for (int begin = 0; begin < count;) {
-    Range range{.first_tile = begin,
-                .first_part = static_cast<int>(plan.parts.size()),
-                .first_group = static_cast<int>(plan.groups.size())};
-    while (begin < count) {
-      int end = begin + 1;
-      while (end < count && same_part(begin, end)) ++end;
-      const UnionTile& last = plan.tiles[end - 1];
-      const int entries = std::max(range.entries, last.count);
-      if (range.tiles > 0 && !needs.fits(end - range.first_tile, range.parts + 1, entries)) break;
-      range.entries = entries;
-      if (range.parts == 0 || last.sequence != plan.tiles[begin - 1].sequence) {
-        plan.groups.push_back({.first_part = range.parts, .parts = 0, .keys = 0, .k_begin = last.k_begin});
-        ++range.groups;
-      }
-      plan.parts.push_back(
-          {.first_tile = range.tiles, .tiles = end - begin, .keys = last.count, .k_begin = last.k_begin});
-      ++plan.groups.back().parts;
-      plan.groups.back().keys = last.count;
-      range.tiles += end - begin;
-      ++range.parts;
-      begin = end;
-    }
-    plan.ranges.push_back(range);
-    const std::size_t tiles = static_cast<std::size_t>(range.tiles);
-    const std::size_t rows = tiles * static_cast<std::size_t>(needs.tile_queries);
-    plan.row_splits = std::max(plan.row_splits, rows * needs.splits(range.entries));
-    plan.row_entries = std::max(plan.row_entries, rows * Needs::stride(range.entries));
-    plan.part_entries =
-        std::max(plan.part_entries, static_cast<std::size_t>(range.parts) * Needs::stride(range.entries));
-  }
-  return plan;
-}
-
 // What forward and backward share: the inputs as kernels see them, and the walk over the chunks.
 class Run {
  public:
   Run(const char* op, const IndexerKlInputs& in, bool backward, const Context& context)
-      : in_(in), context_(context), listed_(in.mask.words != nullptr) {
+      : op_(op), in_(in), context_(context), listed_(in.mask.words != nullptr) {
     const AttendShape& shape = in.shape;
     if (shape.dtype != DType::bf16 && shape.dtype != DType::f16) {
       bad_argument(op, "dtype", "bfloat16 or float16 on a CUDA device", name_of(shape.dtype));
@@ -182,7 +57,7 @@ class Run {
     indexer.relu = x.form == ScoreForm::relu;
     needs.split = kl::dense_split(backward);
     needs.entry_bytes = static_cast<std::size_t>(needs.tile_queries) * sizeof(float);  // p
-    if (in.tiles.number != nullptr) needs.limit = kSampledBytes;
+    if (in.tiles.number != nullptr) needs.limit = kl::kSampledBytes;
   }
 
   DType dtype() const { return in_.shape.dtype; }
@@ -193,8 +68,9 @@ class Run {
 
   // Dense, after the needs are known.
   void make_chunks() {
-    plan = make_plan(in_, needs);
+    plan = kl::make_dense_plan(in_, needs);
     if (plan.tiles.empty()) return;
+    if (prints_plans()) print_plan(op_, shape(), kl::describe_dense(plan, by_hopper()));
     p_ = context_.workspace->array<float>(plan.row_entries);
     static_assert(sizeof(UnionTile) == 6 * sizeof(int));
     tiles_ = reinterpret_cast<const UnionTile*>(
@@ -204,13 +80,13 @@ class Run {
   // Calls body(chunk, range) for each dense chunk, after its p.
   template <typename Body>
   void for_each_chunk(const Body& body) {
-    for (const Range& range : plan.ranges) {
+    for (const kl::DenseRange& range : plan.ranges) {
       const Chunk chunk{.tile = tiles_ + range.first_tile,
                         .p = p_,
                         .tiles = range.tiles,
                         .entries = range.entries,
                         .split = needs.split,
-                        .stride = static_cast<int>(Needs::stride(range.entries))};
+                        .stride = static_cast<int>(kl::DenseNeeds::stride(range.entries))};
       kl::target(dtype(), attention_, chunk, context_);
       body(chunk, range);
     }
@@ -221,6 +97,10 @@ class Run {
     const std::size_t entry_bytes =
         kl::kListQueries * sizeof(float) + sizeof(int) + sizeof(std::uint32_t) + (backward ? sizeof(int) : 0);
     sizes = kl::list_sizes(in_.mask, in_.sequences, kl::kSlot * entry_bytes + slot_bytes, backward, limits);
+    if (prints_plans()) {
+      const bool one_walk = backward && kl::small_heads(indexer.heads, kl::padded_index_size(indexer.q.size));
+      print_plan(op_, shape(), kl::describe_lists(sizes, by_hopper(), one_walk));
+    }
     p_ = context_.workspace->array<float>(sizes.rows() * kl::kSlot);
     lists_.emplace(in_.mask, in_.sequences, sequences_, sizes, backward, context_);
   }
@@ -238,11 +118,18 @@ class Run {
   }
 
   kl::IndexerRows indexer;
-  Needs needs;  // dense, as plan
-  Plan plan;
+  kl::DenseNeeds needs;  // dense, as plan
+  kl::DensePlan plan;
   kl::ListSizes sizes;  // listed
 
  private:
+  bool by_hopper() const { return kl::hopper_target_takes(kl::target_facts(attention_, context_.device)); }
+  std::string shape() const {
+    return concat(describe(in_.shape), ", indexer ", indexer.heads, " heads of ", indexer.q.size, ", ",
+                  describe(in_.sequences));
+  }
+
+  const char* const op_;
   const IndexerKlInputs& in_;
   const Context& context_;
   const bool listed_;
@@ -277,7 +164,7 @@ void forward(const IndexerKlArgs& args, const kl::ListLimits& limits, const Cont
     if (run.plan.tiles.empty()) return;
   }
   float4* const sums = context.workspace->array<float4>(run.plan.row_splits);
-  run.for_each_chunk([&](const Chunk& chunk, const Range&) {
+  run.for_each_chunk([&](const Chunk& chunk, const kl::DenseRange&) {
     kl::row_sums(run.dtype(), run.indexer, chunk, sums, context);
     kl::combine_loss(chunk, sums, loss, index_lse, context);
   });
@@ -331,7 +218,7 @@ void dense_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients
       upload_words(reinterpret_cast<const int*>(run.plan.parts.data()), run.plan.parts.size() * 4, context));
   const auto* const groups = reinterpret_cast<const Group*>(upload_words(
       reinterpret_cast<const int*>(run.plan.groups.data()), run.plan.groups.size() * 4, context));
-  run.for_each_chunk([&](const Chunk& chunk, const Range& range) {
+  run.for_each_chunk([&](const Chunk& chunk, const kl::DenseRange& range) {
     gradients.d_score = in_place ? chunk.p : d_score;
     gradients.part = parts + range.first_part;
     gradients.parts = range.parts;

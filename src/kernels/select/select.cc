@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gsa/error.h"
+#include "kernels/common/plans.h"
 #include "kernels/select/select_checks.h"
 #include "kernels/select/select_cpu.h"
 
@@ -26,7 +28,12 @@ std::int64_t budget_for(const Budget& budget, double variance, std::int64_t visi
 }
 
 void select(const SelectArgs& args, const Parallel& parallel) {
-  if (check_select(args, true)) select_cpu(args, parallel);
+  if (!check_select(args, true)) return;
+  if (prints_plans()) {
+    print_cpu_plan("select", concat("indexer ", args.indexer.heads, " heads of ", args.indexer.head_size,
+                                    ", ", name_of(args.dtype), ", ", describe(args.sequences)));
+  }
+  select_cpu(args, parallel);
 }
 
 void select_mask(const SelectMaskArgs& args, const Parallel& parallel) {

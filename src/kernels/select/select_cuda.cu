@@ -7,9 +7,11 @@
 
 #include "gsa/error.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/plans.h"
 #include "kernels/scores/moments.cuh"
 #include "kernels/select/cuda/kernels.h"
 #include "kernels/select/select_checks.h"
+#include "kernels/select/select_plan.h"
 
 namespace gsa::cuda {
 namespace {
@@ -18,9 +20,6 @@ using selecting::kTileQueries;
 using selecting::ScoreInput;
 using selecting::ScoreStore;
 using selecting::ScoreType;
-
-constexpr int kLongKeys = 32769;  // from here on one pass is faster than stored scores
-constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of stored scores, at a time
 
 void check_backend(const char* op, DType dtype, const Context& context) {
   if (dtype != DType::bf16 && dtype != DType::f16) {
@@ -99,17 +98,13 @@ void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end,
 }
 
 // Stores the scores of a chunk of queries, then selects from them; chunk after chunk.
-void select_from_stored(const SelectArgs& args, const ScoreInput& in, const selecting::RowOutputs& out,
-                        const Context& context) {
+void select_from_stored(const SelectArgs& args, const SelectConfig& config, const ScoreInput& in,
+                        const selecting::RowOutputs& out, const Context& context) {
   const Tiles tiles(args.sequences);
-  const std::int64_t stride = (in.sequences.longest_keys + selecting::kStoredStep - 1) /
-                              selecting::kStoredStep * selecting::kStoredStep;
+  const std::int64_t stride = (in.sequences.longest_keys + kStoredStep - 1) / kStoredStep * kStoredStep;
   const ScoreType type = {args.dtype, args.indexer.form};
-  const auto launch_scores = selecting::hopper_scores_takes(in, context.device)
-                                 ? &selecting::launch_hopper_scores
-                                 : &selecting::launch_scores;
-  const std::int64_t chunk =
-      std::clamp<std::int64_t>(kScoreBytes / (stride * 4 * kTileQueries), 1, tiles.count());
+  const auto launch_scores = config.wgmma ? &selecting::launch_hopper_scores : &selecting::launch_scores;
+  const std::int64_t chunk = config.tiles;
   const std::int64_t rows = std::min(chunk * kTileQueries, args.sequences.total_queries());
   ScoreStore store;
   store.scores = context.workspace->array<float>(static_cast<std::size_t>(rows * stride));
@@ -151,6 +146,16 @@ selecting::ScoreInput selecting::input_of(const char* op, const Indexer& x, cons
   return in;
 }
 
+SelectFacts selecting::facts_of(const ScoreInput& in, const Device& device) {
+  SelectFacts facts;
+  facts.device = device;
+  facts.heads = in.heads;
+  facts.head_size = in.head_size;
+  facts.wide_rows = in.wide_keys && aligned(in.q, 16) && in.q_token % 8 == 0 && in.q_head % 8 == 0;
+  facts.longest_keys = in.sequences.longest_keys;
+  return facts;
+}
+
 void select(const SelectArgs& args, const Context& context, SelectWork* work) {
   constexpr const char* kOp = "select";
   check_backend(kOp, args.dtype, context);
@@ -165,11 +170,20 @@ void select(const SelectArgs& args, const Context& context, SelectWork* work) {
                                      args.tie_cut};
   const int tiles = Tiles(args.sequences).count();
   const selecting::LongPlan plan = selecting::plan_long(in, args.budget, tiles, context.device);
-  if (plan.at_once > 0 && in.sequences.longest_keys >= kLongKeys &&
-      tiles >= context.device.multiprocessors / 2) {
+  SelectFacts facts = selecting::facts_of(in, context.device);
+  facts.tiles = tiles;
+  facts.lists_fit = plan.at_once > 0;
+  const SelectConfig config = choose_select(facts);
+  if (prints_plans()) {
+    print_plan(kOp,
+               concat("indexer ", in.heads, " heads of ", in.head_size, ", ", name_of(args.dtype), ", ",
+                      describe(args.sequences)),
+               to_string(config));
+  }
+  if (config.way == SelectConfig::Way::one_pass) {
     selecting::launch_long(in, {args.dtype, args.indexer.form}, args.budget, out, plan, tiles, context);
   } else {
-    select_from_stored(args, in, out, context);
+    select_from_stored(args, config, in, out, context);
   }
 }
 

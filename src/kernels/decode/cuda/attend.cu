@@ -30,7 +30,7 @@ void launch_attend(AttendParams p, const Context& context) {
 
 template <typename T>
 void launch_typed(const AttendParams& p, const DecodeArgs& args, const Context& context) {
-  const int size = padded_head_size(args);
+  const int size = p.scratch.padded_size;
   if (!rows_aligned(args)) {
     size == 128 ? launch_attend<T, 128, false>(p, context) : launch_attend<T, 256, false>(p, context);
   } else if (size == 64) {

@@ -582,7 +582,8 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 
 }  // namespace
 
-void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context, DecodeWork* work) {
+void pick(const DecodeArgs& args, const Scratch& scratch, int blocks, const Context& context,
+          DecodeWork* work) {
   PickParams p = {};
   p.cache = cache_of(args);
   p.budget = args.budget;
@@ -590,7 +591,7 @@ void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context
   p.k_t = args.k_t;
   p.work = work;
   Launch how;
-  how.cluster = context.device.hopper() ? kHopperCluster : 1;
+  how.cluster = blocks;
   how.grid = dim3(static_cast<unsigned>(how.cluster), static_cast<unsigned>(args.sequences * args.queries));
   how.threads = kThreads;
   how.overlap = true;

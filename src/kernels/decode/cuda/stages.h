@@ -16,27 +16,9 @@
 #include "core/cuda_context.h"
 #include "kernels/common/device_sequences.h"
 #include "kernels/decode/decode_cuda.h"
+#include "kernels/decode/decode_plan.h"
 
 namespace gsa::cuda::decoding {
-
-// Keys of a piece of a row that attends to `count` keys: from a list, or (dense) to all it sees, where short
-// rows want many pieces and long ones few. Where a piece ends, and with it every rounding, depends on the row
-// alone, neither on its batch nor on the device.
-GSA_DEVICE constexpr int piece_keys(bool dense, int count) {
-  if (!dense) return 128;
-  return count > 64 * 1024 ? 1024 : count > 16 * 1024 ? 512 : 256;
-}
-GSA_DEVICE constexpr int pieces_of(bool dense, int count) {
-  return (count + piece_keys(dense, count) - 1) / piece_keys(dense, count);
-}
-// The most that a row of at most `keys` keys has.
-inline int most_pieces(bool dense, int keys) {
-  int most = pieces_of(dense, keys);
-  for (const int longest : {16 * 1024, 64 * 1024}) {
-    if (dense && longest < keys) most = std::max(most, pieces_of(dense, longest));
-  }
-  return most;
-}
 
 // What the score stage leaves of a segment of kMomentSegment positions (scores/moments.cuh).
 struct alignas(16) SegmentRecord {
@@ -78,13 +60,12 @@ struct Scratch {
 
 Cache cache_of(const DecodeArgs& args);
 
-// The head size that matrix products see. Where rows of q, k and v cannot be read 16 bytes at a time, fewer
-// sizes are compiled.
+// Whether rows of q, k and v can be read 16 bytes at a time.
 bool rows_aligned(const DecodeArgs& args);
-int padded_head_size(const DecodeArgs& args);
 
 void score(const DecodeArgs& args, const Scratch& scratch, const Context& context);
-void pick(const DecodeArgs& args, const Scratch& scratch, const Context& context, DecodeWork* work);
+void pick(const DecodeArgs& args, const Scratch& scratch, int blocks, const Context& context,
+          DecodeWork* work);
 void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context);
 void combine(const DecodeArgs& args, const Scratch& scratch, const Context& context);
 

@@ -16,42 +16,16 @@
 
 #include <vector_types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/cuda_context.h"
 #include "kernels/attention/union_plan.h"
 #include "kernels/indexer_kl/indexer_kl.h"
+#include "kernels/indexer_kl/indexer_kl_plan.h"
 
 namespace gsa::cuda::kl {
-
-constexpr int kDenseQueries = 64;  // of a tile
-constexpr int kListQueries = 32;
-constexpr int kEntryStep = 256;  // rows of p have room for a multiple of it
-
-// Dense: windows of queries whose part of dk is summed up in one go. A chunk holds a whole one, with p of all
-// its keys, so the far ones are smaller: memory then grows with a quarter of the length. How sums are grouped
-// follows from positions alone.
-constexpr int window_of(int position) {
-  constexpr int kFar = 128 * 1024, kNearQueries = 256, kFarQueries = 64;
-  return position / (position < kFar ? kNearQueries : kFarQueries);
-}
-
-GSA_DEVICE constexpr int tile_queries(bool listed) { return listed ? kListQueries : kDenseQueries; }
-// Entries whose sums are added up in one go: few enough that there are blocks for the whole device, enough
-// that their sums (dq is large) are not the work.
-constexpr int dense_split(bool backward) { return backward ? 1024 : 512; }
-// Of lists it is a slot, the unit in which they take memory.
-constexpr int kSlot = 512;
-// Sizes that kernels are made for; others are padded with zeros to the next one. Of attention's heads, and of
-// the indexer's.
-GSA_DEVICE constexpr int padded_size(std::int64_t size) { return size <= 64 ? 64 : size <= 128 ? 128 : 256; }
-GSA_DEVICE constexpr int padded_index_size(std::int64_t size) { return size <= 32 ? 32 : padded_size(size); }
-// The heads of a query whose dq a block of row_gradients can hold.
-GSA_DEVICE constexpr int gradient_heads(int padded) { return padded <= 64 ? 4 : 256 / padded; }
-// Whether list_gradients takes these heads.
-constexpr int kListHeads = 4;
-GSA_DEVICE constexpr bool small_heads(int heads, int padded) { return heads <= kListHeads && padded <= 64; }
 
 // The rows of a tensor and how they may be read.
 struct Source {
@@ -131,21 +105,6 @@ struct RowFacts {
   const int* sequence_exponent = nullptr;  // [sequences]
 };
 
-// Dense: what adds to dk together: tiles of one sequence whose positions lie in one window, so that sums are
-// grouped by positions alone.
-struct Part {
-  int first_tile = 0, tiles = 0;
-  int keys = 0;  // that its last query sees
-  int k_begin = 0;
-};
-
-// Parts of one sequence within a chunk, in the order in which they are added.
-struct Group {
-  int first_part = 0, parts = 0;
-  int keys = 0;
-  int k_begin = 0;
-};
-
 struct Gradients {
   const float* index_lse = nullptr;
   const float* weight = nullptr;
@@ -165,6 +124,12 @@ struct Gradients {
   const int* sequence_tile = nullptr;
 };
 
+inline TargetFacts target_facts(const Attention& attention, const Device& device) {
+  return {.device = device,
+          .head_size = attention.q.size,
+          .aligned = attention.q.aligned && attention.k.aligned,
+          .largest_stride = std::max(attention.q.token_stride, attention.k.token_stride)};
+}
 void target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);
 // The same on Hopper, for aligned rows of at most 128 elements.
 void hopper_target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);

@@ -270,42 +270,9 @@ bool two_columns(const DeviceSequences& sequences) {
   return sequences.longest_keys >= 2 * kWarps * 32 * 32 * 2;
 }
 
-// The entries that the mask's bound allows a tile.
-std::int64_t bound_of(const ConstMask& mask) {
-  constexpr std::int64_t kNone = std::numeric_limits<int>::max();
-  return mask.max_selected > 0 && mask.max_selected < kNone / kQueries ? mask.max_selected * kQueries : kNone;
-}
-
 }  // namespace
 
-ListSizes list_sizes(const ConstMask& mask, const Sequences& sequences, std::size_t slot_bytes, bool words,
-                     const ListLimits& limits) {
-  const std::int64_t bound = bound_of(mask);
-  std::int64_t total = 0, longest = 1, tiles = 0, longest_words = 1;
-  for (std::int64_t n = 0; n < sequences.count; ++n) {
-    const std::int64_t first = sequences.first_position(n), end = first + sequences.queries(n);
-    for (std::int64_t position = first; position < end; ++tiles) {
-      position = std::min(end, (position / kQueries + 1) * kQueries);
-      const std::int64_t slots = (std::min(position, bound) + kSlot - 1) / kSlot;
-      total += slots;
-      longest = std::max(longest, slots);
-    }
-    longest_words = std::max(longest_words, (end + 31) / 32);
-  }
-  std::int64_t slots = limits.slots;
-  if (slots == 0) slots = static_cast<std::int64_t>(limits.bytes / slot_bytes);
-  slots = std::max(std::min(slots, total), longest);
-  std::int64_t max_tiles = tiles;
-  if (words) {
-    const auto row = static_cast<std::size_t>(longest_words) * sizeof(ListWord);
-    max_tiles = std::clamp<std::int64_t>(static_cast<std::int64_t>(limits.word_bytes / row), 1, tiles);
-  }
-  if (limits.tiles > 0) max_tiles = std::min<std::int64_t>(max_tiles, limits.tiles);
-  // A chunk ends with its tiles, or where a tile, of the longest at worst, finds no room.
-  const std::int64_t rounds = std::min(tiles, total / (slots - longest + 1) + tiles / max_tiles + 1);
-  return {static_cast<int>(tiles), static_cast<int>(slots), static_cast<int>(max_tiles),
-          static_cast<int>(rounds), static_cast<int>(longest)};
-}
+static_assert(sizeof(ListWord) == kListWordBytes);
 
 Lists::Lists(const ConstMask& mask, const Sequences& host_sequences, const DeviceSequences& sequences,
              const ListSizes& sizes, bool backward, const Context& context)
@@ -336,7 +303,7 @@ Lists::Lists(const ConstMask& mask, const Sequences& host_sequences, const Devic
 
   const cudaStream_t stream = stream_of(context.stream);
   check(cudaMemsetAsync(tickets_, 0, rounds * kTickets * sizeof(int), stream), "indexer_kl tickets");
-  const CountParams params{columns_of(mask), sequences, static_cast<int>(bound_of(mask)), tile_, counts_};
+  const CountParams params{columns_of(mask), sequences, static_cast<int>(list_bound(mask)), tile_, counts_};
   const auto kernel = two_columns(sequences) ? count_kernel<2> : count_kernel<1>;
   kernel<<<static_cast<unsigned>(sizes.tiles), kThreads, 0, stream>>>(params);
   check_launch("indexer_kl count");

@@ -11,22 +11,6 @@
 
 namespace gsa::cuda::kl {
 
-// Sizes that the host knows.
-struct ListSizes {
-  int tiles = 0;      // of all sequences
-  int slots = 0;      // a chunk has room for
-  int max_tiles = 0;  // of a chunk
-  int rounds = 0;     // chunks there may be
-  int longest = 0;    // slots that a tile may need
-
-  std::size_t rows() const { return static_cast<std::size_t>(slots) * kListQueries; }
-  std::size_t entries() const { return static_cast<std::size_t>(slots) * kSlot; }
-};
-
-// slot_bytes: what a slot takes in all. words: whether Chunk::word is made.
-ListSizes list_sizes(const ConstMask& mask, const Sequences& sequences, std::size_t slot_bytes, bool words,
-                     const ListLimits& limits);
-
 // Tickets of a round: one for row_sums, or one for each group of heads of row_gradients.
 constexpr int kTickets = 128;
 

@@ -17,9 +17,7 @@ void choose_stages(const Attention& attention, const Chunk& chunk, const Context
 }  // namespace
 
 void target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context) {
-  constexpr std::int64_t kLargestStride = 1 << 24;  // so that offsets within a tile fit in 32 bits
-  if (context.device.hopper() && attention.q.aligned && attention.k.aligned && attention.q.size <= 128 &&
-      attention.q.token_stride < kLargestStride && attention.k.token_stride < kLargestStride) {
+  if (hopper_target_takes(target_facts(attention, context.device))) {
     hopper_target(dtype, attention, chunk, context);
     return;
   }

@@ -6,6 +6,7 @@
 #include "core/cuda_context.h"
 #include "kernels/common/device_sequences.h"
 #include "kernels/select/select_cuda.h"
+#include "kernels/select/select_plan.h"
 
 namespace gsa::cuda::selecting {
 
@@ -60,6 +61,8 @@ struct ScoreType {
 
 ScoreInput input_of(const char* op, const Indexer& indexer, const Sequences& sequences,
                     const Context& context);
+// What the plan asks of it; tiles and lists aside.
+SelectFacts facts_of(const ScoreInput& in, const Device& device);
 
 // Tiles of 64 queries, numbered over all sequences: sequence n begins at tile q_begin(n) / 64 + n. A tile's
 // rows are queries of one sequence; a few tiles are empty.
@@ -71,10 +74,8 @@ void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, 
 void launch_mask(const ScoreInput& in, ScoreType type, const MaskStore& out, int first, int tiles,
                  int longest, const Context& context);
 
-// The same by wgmma, for problems that it takes. Rows of `out` have room for a multiple of 64 scores, and
+// The same by wgmma, for problems that it takes. Rows of `out` have room for a multiple of kStoredStep, and
 // what lies beyond the keys that a query sees is overwritten too.
-constexpr int kStoredStep = 64;
-bool hopper_scores_takes(const ScoreInput& in, const Device& device);
 void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
                           int longest, const Context& context);
 

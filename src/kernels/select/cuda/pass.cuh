@@ -228,7 +228,6 @@ constexpr int kPassBlocks = 3;  // of a multiprocessor, that run at a time
 constexpr int kHopperPassBlocks = 2;
 
 // Sample and pass in Hopper's own instructions: for which problems, and their launch (hopper/pass.cu).
-bool hopper_pass_takes(const ScoreInput& in, const Device& device);
 void launch_hopper_sample(const LongArgs& args, ScoreType type, const Context& context);
 void launch_hopper_pass(const LongArgs& args, ScoreType type, const Context& context);
 

@@ -39,7 +39,7 @@ SharedSizes shared_sizes(const ScoreInput& in, const Device& device) {
 // an H200 a tile of keys took Hopper's pass 1.88 us with 256 tiles at a time (a chunk of 16,384
 // queries), 2.10 us with 264. Why is not known.
 int tiles_at_once(const ScoreInput& in, int tiles, const Device& device) {
-  const int each = hopper_pass_takes(in, device) ? kHopperPassBlocks : kPassBlocks;
+  const int each = hopper_pass(facts_of(in, device)) ? kHopperPassBlocks : kPassBlocks;
   const int slots = each * device.multiprocessors;
   const int rounds = (tiles + slots - 1) / slots;
   const int even = (tiles + rounds - 1) / rounds;

@@ -191,7 +191,7 @@ void launch_long_type(const LongArgs& all_tiles, ScoreType type, std::size_t byt
     kernel<<<static_cast<unsigned>(args.tiles), kThreads, bytes, stream_of(context.stream)>>>(args);
     check_launch(name);
   };
-  const bool hopper = hopper_pass_takes(args.in, context.device);
+  const bool hopper = hopper_pass(facts_of(args.in, context.device));
   const auto all = [&](auto* sample, auto* pass, auto* again) {
     for (int end = all_tiles.tiles; end > 0; end -= args.tiles) {
       args.first_tile = std::max(0, end - at_once);

@@ -105,11 +105,6 @@ void launch(Kernel* kernel, const char* name, const LongArgs& args, const Contex
 
 }  // namespace
 
-bool hopper_pass_takes(const ScoreInput& in, const Device& device) {
-  return device.hopper() && in.heads == kPassHeads && in.head_size == kPassSize && in.wide_keys &&
-         wide_rows(in.q, in.q_token, in.q_head);
-}
-
 void launch_hopper_sample(const LongArgs& args, ScoreType type, const Context& context) {
   constexpr ScoreForm kSigmoid = ScoreForm::sigmoid, kRelu = ScoreForm::relu;
   const auto go = [&](auto* kernel) { launch(kernel, "hopper_sample_kernel", args, context); };

@@ -59,11 +59,6 @@ void launch(const ScoreInput& in, const ScoreStore& out, int first, int tiles, i
 
 }  // namespace
 
-bool hopper_scores_takes(const ScoreInput& in, const Device& device) {
-  return device.hopper() && in.heads == kPassHeads && (in.head_size == 32 || in.head_size == 64) &&
-         in.wide_keys && wide_rows(in.q, in.q_token, in.q_head);
-}
-
 void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
                           int longest, const Context& context) {
   const auto size = [&]<typename T, ScoreForm form>() {

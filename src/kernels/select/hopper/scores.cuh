@@ -159,8 +159,4 @@ class KeyPanels {
   return (shared_address(memory) + 1023) / 1024 * 1024;
 }
 
-inline bool wide_rows(const void* data, long long token_stride, long long head_stride) {
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && token_stride % 8 == 0 && head_stride % 8 == 0;
-}
-
 }  // namespace gsa::cuda::selecting

@@ -1,7 +1,11 @@
-// Shared memory of few_linear's kernel, as numbers: which products it takes is decided without a GPU.
+// How few_linear's kernel cuts a product, as numbers: which products it takes is decided without a GPU.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
+
+#include "gsa/error.h"
 
 namespace gsa::cuda::few {
 
@@ -38,5 +42,18 @@ struct Layout {
     bytes = ring_begin + kStages * stage;
   }
 };
+
+// Blocks of threads: one a multiprocessor, and no more than have half a tile of outputs each.
+inline int blocks_for(std::int64_t outputs, int multiprocessors) {
+  return static_cast<int>(
+      std::min<std::int64_t>(multiprocessors, std::max<std::int64_t>(1, outputs / (kTile / 2))));
+}
+
+// A line to print, such as "8 columns, 132 blocks, 80 KB: up to 8 rows".
+inline std::string describe(std::int64_t rows, const Layout& layout, int blocks) {
+  const int columns = columns_for(rows);
+  return concat(columns, " columns, ", blocks, " blocks, ", layout.bytes / 1024,
+                " KB: ", columns == 8 ? "up to 8 rows" : "9 to 16 rows");
+}
 
 }  // namespace gsa::cuda::few

@@ -1,0 +1,58 @@
+// How decode on CUDA splits its work, from facts alone: no CUDA header, so that choices are tested without a
+// GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "core/cuda_context.h"
+#include "kernels/common/device_sequences.h"
+
+namespace gsa::cuda {
+namespace decoding {
+
+// Keys of a piece of a row that attends to `count` keys: from a list, or (dense) to all it sees, where short
+// rows want many pieces and long ones few. Where a piece ends, and with it every rounding, depends on the row
+// alone, neither on its batch nor on the device.
+GSA_DEVICE constexpr int piece_keys(bool dense, int count) {
+  if (!dense) return 128;
+  return count > 64 * 1024 ? 1024 : count > 16 * 1024 ? 512 : 256;
+}
+GSA_DEVICE constexpr int pieces_of(bool dense, int count) {
+  return (count + piece_keys(dense, count) - 1) / piece_keys(dense, count);
+}
+// The most that a row of at most `keys` keys has.
+inline int most_pieces(bool dense, int keys) {
+  int most = pieces_of(dense, keys);
+  for (const int longest : {16 * 1024, 64 * 1024}) {
+    if (dense && longest < keys) most = std::max(most, pieces_of(dense, longest));
+  }
+  return most;
+}
+
+}  // namespace decoding
+
+struct DecodeFacts {
+  Device device;
+  bool dense = false;  // no indexer: every key counts
+  std::int64_t max_length = 0;
+  std::int64_t max_selected = 0;  // of the budget
+  std::int64_t head_size = 0;
+  bool aligned = false;  // rows of q, k and v can be read 16 bytes at a time
+};
+
+struct DecodeConfig {
+  bool dense = false;
+  std::int64_t keys = 0;  // that a query attends to, at most
+  int pieces = 0;         // of them, at most
+  int padded_size = 0;    // of a head, as products see it
+  int pick_blocks = 0;    // that share a row when it selects
+};
+
+DecodeConfig choose_decode(const DecodeFacts& facts);
+
+// A line to print, such as "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select".
+std::string to_string(const DecodeConfig& config);
+
+}  // namespace gsa::cuda

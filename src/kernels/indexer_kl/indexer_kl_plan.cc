@@ -1,0 +1,146 @@
+#include "kernels/indexer_kl/indexer_kl_plan.h"
+
+#include <limits>
+
+#include "gsa/error.h"
+#include "kernels/attention/query_tiles.h"
+
+namespace gsa::cuda::kl {
+namespace {
+
+// Every tile, cut where positions are multiples of its size.
+std::vector<UnionTile> all_tiles(const Sequences& sequences, int tile_queries) {
+  std::vector<UnionTile> tiles;
+  for (int n = 0; n < static_cast<int>(sequences.count); ++n) {
+    const int first = static_cast<int>(sequences.first_position(n));
+    const int end = first + static_cast<int>(sequences.queries(n));
+    for (int position = first; position < end;) {
+      const int next = std::min(end, (position / tile_queries + 1) * tile_queries);
+      tiles.push_back({.first_query = static_cast<int>(sequences.q_begin[n]) + position - first,
+                       .queries = next - position,
+                       .first_position = position,
+                       .k_begin = static_cast<int>(sequences.k_begin[n]),
+                       .count = next,
+                       .sequence = n});
+      position = next;
+    }
+  }
+  return tiles;
+}
+
+std::vector<UnionTile> tiles_of(const Sequences& sequences, const QueryTiles& sample) {
+  static_assert(kQueryTile == kDenseQueries);
+  std::vector<UnionTile> tiles;
+  for (const SampledTile& tile : sampled_tiles(sequences, sample)) {
+    tiles.push_back({.first_query = static_cast<int>(tile.first_query),
+                     .queries = static_cast<int>(tile.queries),
+                     .first_position = static_cast<int>(tile.first_position),
+                     .k_begin = static_cast<int>(sequences.k_begin[tile.sequence]),
+                     .count = static_cast<int>(tile.first_position + tile.queries),
+                     .sequence = static_cast<int>(tile.sequence)});
+  }
+  return tiles;
+}
+
+}  // namespace
+
+bool hopper_target_takes(const TargetFacts& facts) {
+  constexpr std::int64_t kLargestStride = 1 << 24;  // so that offsets within a tile fit in 32 bits
+  return facts.device.hopper() && facts.aligned && facts.head_size <= 128 &&
+         facts.largest_stride < kLargestStride;
+}
+
+DensePlan make_dense_plan(const IndexerKlInputs& in, const DenseNeeds& needs) {
+  DensePlan plan;
+  const bool sampled = in.tiles.number != nullptr;
+  plan.tiles = sampled ? tiles_of(in.sequences, in.tiles) : all_tiles(in.sequences, needs.tile_queries);
+  const int count = static_cast<int>(plan.tiles.size());
+  // Tiles of a sample lie too far apart for windows: a few in a row make a part.
+  constexpr int kSampledPart = 4;
+  const auto same_part = [&](int a, int b) {
+    return plan.tiles[a].sequence == plan.tiles[b].sequence &&
+           (sampled ? b - a < kSampledPart
+                    : window_of(plan.tiles[a].first_position) == window_of(plan.tiles[b].first_position));
+  };
+  // Chunks are cut between parts.
+  for (int begin = 0; begin < count;) {
+    DenseRange range{.first_tile = begin,
+                     .first_part = static_cast<int>(plan.parts.size()),
+                     .first_group = static_cast<int>(plan.groups.size())};
+    while (begin < count) {
+      int end = begin + 1;
+      while (end < count && same_part(begin, end)) ++end;
+      const UnionTile& last = plan.tiles[end - 1];
+      const int entries = std::max(range.entries, last.count);
+      if (range.tiles > 0 && !needs.fits(end - range.first_tile, range.parts + 1, entries)) break;
+      range.entries = entries;
+      if (range.parts == 0 || last.sequence != plan.tiles[begin - 1].sequence) {
+        plan.groups.push_back({.first_part = range.parts, .parts = 0, .keys = 0, .k_begin = last.k_begin});
+        ++range.groups;
+      }
+      plan.parts.push_back(
+          {.first_tile = range.tiles, .tiles = end - begin, .keys = last.count, .k_begin = last.k_begin});
+      ++plan.groups.back().parts;
+      plan.groups.back().keys = last.count;
+      range.tiles += end - begin;
+      ++range.parts;
+      begin = end;
+    }
+    plan.ranges.push_back(range);
+    const std::size_t tiles = static_cast<std::size_t>(range.tiles);
+    const std::size_t rows = tiles * static_cast<std::size_t>(needs.tile_queries);
+    plan.row_splits = std::max(plan.row_splits, rows * needs.splits(range.entries));
+    plan.row_entries = std::max(plan.row_entries, rows * DenseNeeds::stride(range.entries));
+    plan.part_entries = std::max(plan.part_entries,
+                                 static_cast<std::size_t>(range.parts) * DenseNeeds::stride(range.entries));
+  }
+  return plan;
+}
+
+std::int64_t list_bound(const ConstMask& mask) {
+  constexpr std::int64_t kNone = std::numeric_limits<int>::max();
+  return mask.max_selected > 0 && mask.max_selected < kNone / kListQueries ? mask.max_selected * kListQueries
+                                                                           : kNone;
+}
+
+ListSizes list_sizes(const ConstMask& mask, const Sequences& sequences, std::size_t slot_bytes, bool words,
+                     const ListLimits& limits) {
+  const std::int64_t bound = list_bound(mask);
+  std::int64_t total = 0, longest = 1, tiles = 0, longest_words = 1;
+  for (std::int64_t n = 0; n < sequences.count; ++n) {
+    const std::int64_t first = sequences.first_position(n), end = first + sequences.queries(n);
+    for (std::int64_t position = first; position < end; ++tiles) {
+      position = std::min(end, (position / kListQueries + 1) * kListQueries);
+      const std::int64_t slots = (std::min(position, bound) + kSlot - 1) / kSlot;
+      total += slots;
+      longest = std::max(longest, slots);
+    }
+    longest_words = std::max(longest_words, (end + 31) / 32);
+  }
+  std::int64_t slots = limits.slots;
+  if (slots == 0) slots = static_cast<std::int64_t>(limits.bytes / slot_bytes);
+  slots = std::max(std::min(slots, total), longest);
+  std::int64_t max_tiles = tiles;
+  if (words) {
+    const auto row = static_cast<std::size_t>(longest_words) * kListWordBytes;
+    max_tiles = std::clamp<std::int64_t>(static_cast<std::int64_t>(limits.word_bytes / row), 1, tiles);
+  }
+  if (limits.tiles > 0) max_tiles = std::min<std::int64_t>(max_tiles, limits.tiles);
+  // A chunk ends with its tiles, or where a tile, of the longest at worst, finds no room.
+  const std::int64_t rounds = std::min(tiles, total / (slots - longest + 1) + tiles / max_tiles + 1);
+  return {static_cast<int>(tiles), static_cast<int>(slots), static_cast<int>(max_tiles),
+          static_cast<int>(rounds), static_cast<int>(longest)};
+}
+
+std::string describe_lists(const ListSizes& sizes, bool hopper, bool one_walk) {
+  return concat("lists of ", sizes.tiles, " tiles, up to ", sizes.rounds, " chunks of ", sizes.slots,
+                " slots", hopper ? ", p by wgmma" : ", p by mma",
+                one_walk ? ", gradients in one walk: up to four small indexer heads" : "");
+}
+
+std::string describe_dense(const DensePlan& plan, bool hopper) {
+  return concat("every visible key of ", plan.tiles.size(), " tiles, ", plan.ranges.size(), " chunks",
+                hopper ? ", p by wgmma" : ", p by mma");
+}
+
+}  // namespace gsa::cuda::kl

@@ -1,0 +1,42 @@
+// Which way select goes on CUDA, from facts alone: no CUDA header, so that choices are tested without a GPU.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/cuda_context.h"
+
+namespace gsa::cuda {
+
+struct SelectFacts {
+  Device device;
+  std::int64_t heads = 0, head_size = 0;  // of the indexer
+  bool wide_rows = false;                 // rows of q and k can be read 16 bytes at a time
+  std::int64_t tiles = 0;                 // of 64 queries
+  std::int64_t longest_keys = 0;          // of the longest sequence
+  bool lists_fit = false;                 // what one pass collects fits its scratch memory
+};
+
+struct SelectConfig {
+  // stored:   the scores of a chunk of queries are written out, then each row selects from its own
+  // one_pass: scores are never stored; what reaches a bound from a sample is collected
+  enum class Way { stored, one_pass };
+  Way way = Way::stored;
+  bool wgmma = false;      // scores by Hopper's products, else by mma.sync
+  std::int64_t tiles = 0;  // of a chunk of stored scores
+  const char* why = "";
+};
+
+SelectConfig choose_select(const SelectFacts& facts);
+
+// A line to print, such as "stored scores, 1024 tiles at a time, wgmma: rows of at most 32768 keys".
+std::string to_string(const SelectConfig& config);
+
+// Whether Hopper's kernels take these scores; the one pass only those of 64.
+bool hopper_scores(const SelectFacts& facts);
+bool hopper_pass(const SelectFacts& facts);
+
+// Rows of stored scores have room for a multiple of it.
+inline constexpr std::int64_t kStoredStep = 64;
+
+}  // namespace gsa::cuda

@@ -1,0 +1,65 @@
+// How decode on CUDA splits its work: from facts alone, so it is tested without a GPU.
+#include "kernels/decode/decode_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace gsa::cuda {
+namespace {
+
+DecodeFacts usual() {
+  DecodeFacts facts;
+  facts.device = {9, 0, 132, 232448, std::size_t(50) << 20};
+  facts.max_length = 131072;
+  facts.max_selected = 2048;
+  facts.head_size = 128;
+  facts.aligned = true;
+  return facts;
+}
+
+TEST(DecodePlan, ListsAreSplitByKeysAlone) {
+  const DecodeConfig config = choose_decode(usual());
+  EXPECT_EQ(config.keys, 2048);
+  EXPECT_EQ(config.pieces, 16);
+  EXPECT_EQ(config.pick_blocks, 8);
+  DecodeFacts facts = usual();
+  facts.max_length = 100;
+  EXPECT_EQ(choose_decode(facts).pieces, 1);
+  facts.device.major = 8;
+  EXPECT_EQ(choose_decode(facts).pick_blocks, 1);
+}
+
+// Short rows want many pieces, long ones few: the most is not that of the longest row.
+TEST(DecodePlan, DenseRowsOfEveryLengthHaveRoom) {
+  for (const std::int64_t longest : {1, 256, 16384, 16385, 65536, 65537, 131072}) {
+    DecodeFacts facts = usual();
+    facts.dense = true;
+    facts.max_length = longest;
+    const DecodeConfig config = choose_decode(facts);
+    for (std::int64_t keys = 1; keys <= longest; keys += 61) {
+      ASSERT_LE(decoding::pieces_of(true, static_cast<int>(keys)), config.pieces)
+          << keys << " of " << longest;
+    }
+    EXPECT_EQ(config.pick_blocks, 0);
+  }
+}
+
+TEST(DecodePlan, HeadsArePaddedToWhatIsCompiled) {
+  DecodeFacts facts = usual();
+  const auto padded = [&](std::int64_t size, bool aligned) {
+    facts.head_size = size;
+    facts.aligned = aligned;
+    return choose_decode(facts).padded_size;
+  };
+  EXPECT_EQ(padded(33, true), 64);
+  EXPECT_EQ(padded(33, false), 128);
+  EXPECT_EQ(padded(128, true), 128);
+  EXPECT_EQ(padded(129, false), 256);
+}
+
+TEST(DecodePlan, PrintsItself) {
+  EXPECT_EQ(to_string(choose_decode(usual())),
+            "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select");
+}
+
+}  // namespace
+}  // namespace gsa::cuda

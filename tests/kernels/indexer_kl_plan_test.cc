@@ -1,0 +1,72 @@
+// How indexer_kl on CUDA cuts its work into chunks: from facts alone, so it is tested without a GPU.
+#include "kernels/indexer_kl/indexer_kl_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "problems.h"
+
+namespace gsa::cuda::kl {
+namespace {
+
+IndexerKlInputs inputs(testing::Batch& batch) {
+  IndexerKlInputs in;
+  in.sequences = batch.view();
+  return in;
+}
+
+DenseNeeds needs() {
+  DenseNeeds result;
+  result.split = dense_split(false);
+  result.entry_bytes = kDenseQueries * sizeof(float);
+  result.split_bytes = 16;
+  return result;
+}
+
+TEST(IndexerKlPlan, DenseChunksCoverEveryTileOnceAndFit) {
+  testing::Batch batch = {{9000, 9000, 0}, {1, 1, 0}, {0, 5, 5}, {300, 40000, 39700}};
+  const DenseNeeds wanted = needs();
+  const DensePlan plan = make_dense_plan(inputs(batch), wanted);
+  std::int64_t queries = 0;
+  for (const UnionTile& tile : plan.tiles) queries += tile.queries;
+  EXPECT_EQ(queries, 9301);
+  int tiles = 0;
+  for (const DenseRange& range : plan.ranges) {
+    EXPECT_EQ(range.first_tile, tiles);
+    tiles += range.tiles;
+    // A part is never cut, so one alone may take more.
+    EXPECT_TRUE(range.parts == 1 || wanted.fits(range.tiles, range.parts, range.entries));
+  }
+  EXPECT_EQ(tiles, static_cast<int>(plan.tiles.size()));
+  EXPECT_GT(plan.ranges.size(), 1u);
+}
+
+// Where chunks end must not follow from the longest possible list alone: what a mask's bound allows.
+TEST(IndexerKlPlan, ListsKnowTheMostThatTheyMayNeed) {
+  testing::Batch batch = {{9000, 9000, 0}};
+  ConstMask mask;
+  mask.max_selected = 100;
+  const ListSizes bounded = list_sizes(mask, batch.view(), 1 << 16, true, {});
+  EXPECT_EQ(bounded.tiles, (9000 + kListQueries - 1) / kListQueries);
+  EXPECT_EQ(bounded.longest, (100 * kListQueries + kSlot - 1) / kSlot);
+  mask.max_selected = 0;
+  const ListSizes open = list_sizes(mask, batch.view(), 1 << 16, true, {});
+  EXPECT_EQ(open.longest, (9000 + kSlot - 1) / kSlot);
+  const ListSizes tight = list_sizes(mask, batch.view(), 1 << 16, true, {.slots = 1});
+  EXPECT_EQ(tight.slots, tight.longest);
+  EXPECT_LE(tight.rounds, tight.tiles);
+}
+
+TEST(IndexerKlPlan, HopperTakesItsShapes) {
+  TargetFacts facts{
+      .device = {9, 0, 132, 232448, 0}, .head_size = 128, .aligned = true, .largest_stride = 4096};
+  EXPECT_TRUE(hopper_target_takes(facts));
+  facts.head_size = 192;
+  EXPECT_FALSE(hopper_target_takes(facts));
+  facts.head_size = 64, facts.largest_stride = 1 << 24;
+  EXPECT_FALSE(hopper_target_takes(facts));
+  facts.largest_stride = 4096, facts.aligned = false;
+  EXPECT_FALSE(hopper_target_takes(facts));
+}
+
+}  // namespace
+}  // namespace gsa::cuda::kl
