@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def library():
 def modules():
     """bench/gpu_*.py, as bench/gpu.py finds them."""
     sys.path.insert(0, str(BENCH))
-    names = "gpu_inputs", "gpu_tensors", "gpu_layer"
+    names = "gpu_inputs", "gpu_tensors", "gpu_dense", "gpu_layer"
     loaded = {}
     for name in names:
         spec = importlib.util.find_spec(name)
@@ -173,14 +174,73 @@ def test_distributions_are_what_they_say(modules, library):
     assert at_the_ends(*inputs.saturated(*index)) > 0.02 > 100 * at_the_ends(*index)
 
 
+def by_label(backend, **times):
+    return {label: (ms, backend) for label, ms in times.items()}
+
+
 def test_a_row_tells_trained_from_random(modules):
     layer = modules["gpu_layer"]
     goal = layer.Goal(None, 8, must=1.5, aim=2.0)
-    row = layer.summary("x", {"random": 2.0, "a": 3.0, "b": 5.0}, {"random": 8.0, "a": 8.0, "b": 6.0}, goal)
+    dense, times = by_label("cuDNN", random=8.0, a=8.0, b=6.0), {"random": 2.0, "a": 3.0, "b": 5.0}
+    row = layer.summary("x", times, dense, goal=goal)
     assert (row["trained"], row["worst"], row["worst_over_random"]) == (4.0, 5.0, 2.5)
     assert (row["dense_over_random"], row["dense_over_trained"], row["holds"]) == (4.0, 1.75, "must")
-    assert layer.summary("x", {"random": 2.0}, {"random": 8.0}, goal)["holds"] == "aim"
-    assert "holds" not in layer.summary("x", {"random": 2.0, "a": 3.0}, {}, goal)
+    assert row["dense_ms"]["b"] == 6.0 and row["dense_by"]["b"] == "cuDNN" and "fastest_dense" not in row
+    assert layer.summary("x", {"random": 2.0}, dense, goal=goal)["holds"] == "aim"
+    assert "holds" not in layer.summary("x", {"random": 2.0, "a": 3.0}, goal=goal)
+
+
+def test_limits_are_taken_like_with_like_and_the_cross_ratio_is_shown(modules):
+    layer = modules["gpu_layer"]
+    goal = layer.Goal(None, 8, must=1.5, aim=2.0)
+    slower, faster = by_label("FlashAttention", random=8.0, a=9.0), by_label("cuDNN", random=5.0, a=6.0)
+    row = layer.summary("x", {"random": 4.0, "a": 5.0}, slower, faster, goal=goal)
+    assert (row["dense_over_random"], row["dense_over_trained"], row["holds"]) == (2.0, 1.8, "must")
+    assert (row["fastest_dense_over_random"], row["fastest_dense_over_trained"]) == (1.25, 1.2)
+    head, text = layer.header("trained"), layer.line(row)
+    for column, value in (("dense/t", "1.8"), ("any/r", "1.25"), ("any/t", "1.2")):
+        end = head.index(column) + len(column)
+        assert text[:end].endswith(" " + value)
+    assert text.endswith("must 5 FlashAttention")
+    for name, (_, beside) in layer.OPERATIONS.items():
+        if name.startswith("layer"):
+            assert beside == ("training" if "atomic" in name else "deterministic training")
+    assert layer.WITH_GOAL == ("layer, KL of a sample", "layer, KL of a sample, atomic")
+
+
+def test_backends_that_are_not_deterministic_are_left_out(modules, monkeypatch, capsys):
+    dense, backends = modules["gpu_dense"], torch.backends.cuda
+    monkeypatch.setattr(modules["gpu_inputs"], "device", "cuda")  # to go through the backends; nothing runs on it
+    times = {"cuDNN": 1.0, "FlashAttention": 2.0}
+
+    def measure(run):
+        name = "cuDNN" if backends.cudnn_sdp_enabled() else "FlashAttention"
+        if torch.are_deterministic_algorithms_enabled():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+            assert not torch.utils.deterministic.fill_uninitialized_memory
+            run(name)
+        return times[name]
+
+    def refuses(name):
+        if name == "cuDNN":
+            raise RuntimeError("No available kernel. Aborting execution.")
+
+    def warns(name):
+        if name == "cuDNN":
+            warnings.warn("cuDNN SDPA is not deterministic.", stacklevel=1)
+
+    def fails(name):
+        raise RuntimeError("no form of it")
+
+    assert dense.Dense.fastest(measure, refuses) == (1.0, "cuDNN")
+    assert dense.Dense.fastest(measure, refuses, deterministic=True) == (2.0, "FlashAttention")
+    assert "cuDNN: No available kernel" in capsys.readouterr().err
+    assert dense.Dense.fastest(measure, warns, deterministic=True) == (2.0, "FlashAttention")
+    assert "cuDNN: cuDNN SDPA is not deterministic." in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="no deterministic attention for these tensors by cuDNN or FlashAttention"):
+        dense.Dense.fastest(measure, fails, deterministic=True)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory and backends.cudnn_sdp_enabled()
 
 
 def test_every_operation_runs_on_the_files(folder, tmp_path):
@@ -192,6 +252,8 @@ def test_every_operation_runs_on_the_files(folder, tmp_path):
     for row in document["rows"]:
         assert list(row["ms"]) == ["random", "tensors:0", "tensors:3"] and min(row["ms"].values()) > 0
         assert row["worst"] == max(ms for label, ms in row["ms"].items() if label != "random")
+        ordered = row["name"] in ("layer, KL of a sample", "layer, KL selected")
+        assert ("fastest_dense_over_trained" in row) == ordered
 
 
 @pytest.mark.parametrize("arguments, message", [
