@@ -90,6 +90,29 @@ def test_the_operators_do_on_the_file_what_the_model_did(folder, library, layer)
     assert metadata["layer"] == str(layer) and metadata["offset"] == "7" and metadata["phase"] == "sparse"
 
 
+@pytest.fixture(scope="module")
+def by_hand(modules, library):
+    """union/k of a file of gsa_bench_tensors, by bench/gpu_inputs.py."""
+
+    def overlap(path):
+        tensors, metadata = read(path)
+        index = [tensors[f"index_{name}"] for name in ("q", "k", "w", "bias")]
+        budget = modules["gpu_tensors"].budget_of(metadata, "cpu")
+        return modules["gpu_inputs"].selected_overlap(
+            index, budget, index[0].size(1), scale=float(metadata["index_scale"]), form=metadata["form"]
+        )
+
+    return overlap
+
+
+def test_the_dump_says_how_much_neighbours_share(folder, tmp_path, by_hand):
+    output = dump(folder / "run/latest", "--data", folder / "data", "--length", 333, "--rows", 2, "--layers", "1,2",
+                  "--output", tmp_path, "--device", "cpu")  # fmt: skip
+    said = [float(line.rsplit("union/k ", 1)[1]) for line in output.splitlines()]
+    expected = [by_hand(tmp_path / f"layer-{layer:02d}.safetensors") for layer in (1, 2)]
+    assert said == pytest.approx(expected, abs=0.006) and min(expected) > 1.2
+
+
 def test_windows_lie_where_offset_says(folder, tmp_path):
     arguments = [folder / "run/latest", "--data", folder / "data", "--length", LENGTH, "--layers", "0", "--device",
                  "cpu", "--phase", "warmup"]  # fmt: skip
@@ -288,15 +311,37 @@ def test_training_steps_of_a_trained_model(folder, tmp_path):
     # Random weights guess among 258 bytes; five steps are enough to do better. Nothing learns while it is timed.
     assert 5.3 < rows[names[0]]["loss"] < 5.9 and rows[names[2]]["loss"] < rows[names[0]]["loss"] - 0.1
     assert rows[names[2]]["loss"] == pytest.approx(rows[names[2] + ", free order"]["loss"], rel=1e-6)
+    assert "union_over_k" not in rows[names[0]] and "union_over_k" not in rows[names[1]]
+    for name in names[2:]:
+        overlap = rows[name]["union_over_k"]
+        assert len(overlap["by_layer"]) == 4 and 1 < overlap["min"] <= overlap["mean"] <= overlap["max"] < 16
+        assert f"{overlap['mean']:.2f} ({overlap['min']:.2f} to {overlap['max']:.2f})" in output
     torch_cases = call([sys.executable, BENCH / "train_torch.py", "--device", "cpu", "--beside", result, "--list"])
     assert torch_cases == "run torch 2x128\n"
+
+
+def test_runs_of_tokens_are_found_for_an_overlap(tmp_path):
+    result = tmp_path / "steps.json"
+    output = call([BUILD / "gsa_bench_train", "--device", "cpu", "--case", "tiny gsa", "--overlap", 5.5, "--steps", 1,
+                   "--peak-tflops", 1, "--json", result])  # fmt: skip
+    (row,) = json.loads(result.read_text())["results"]
+    tried = {entry["token_runs"]: entry["union_over_k"] for entry in row["overlap"]["tried"]}
+    assert list(tried) == [2**n for n in range(len(tried))] and tried[1] > 7
+    assert min(list(tried.values())[:-1]) >= 5.5 > list(tried.values())[-1]
+    assert row["token_runs"] == min(tried, key=lambda runs: abs(tried[runs] - 5.5)) > 1
+    assert row["union_over_k"]["mean"] == pytest.approx(tried[row["token_runs"]], rel=0.15)  # two steps later
+    assert row["case"] == "tiny gsa 4x1K, overlap 5.5" and f"), runs of {row['token_runs']}\n" in output
 
 
 @pytest.mark.parametrize("arguments, status, message", [
     (["--model", "run/latest"], 2, "--data"),
     (["--phase", "sparse"], 2, "--model"),
     (["--model", "run/latest", "--data", "data", "--phase", "x"], 2, "phase"),
-], ids=["data", "model", "phase"])  # fmt: skip
+    (["--model", "run/latest", "--data", "data", "--token-runs", "8"], 2, "--model excludes --token-runs"),
+    (["--token-runs", "5000"], 2, "--token-runs: Value 5000 not in range 1 to 4096"),
+    (["--token-runs", "8", "--overlap", "3"], 2, "--token-runs excludes --overlap"),
+    (["--overlap", "0.5"], 2, "--overlap: Value 0.5 not in range 1"),
+], ids=["data", "model", "phase", "no runs", "runs", "both", "overlap"])  # fmt: skip
 def test_mistakes_of_the_steps_are_explained(folder, arguments, status, message):
     paths = [folder / a if a in ("run/latest", "data") else a for a in arguments]
     assert message in call([BUILD / "gsa_bench_train", "--device", "cpu", *paths], status)
