@@ -5,10 +5,19 @@ A row of the table is an operation. Columns:
     trained, worst  ms on the given inputs: the mean of them, and the slowest ('given' where they are --inputs)
     worst/r         worst over random: what the benchmark's random inputs would have hidden
     dense           ms of torch's attention on the same q, k, v: the faster of cuDNN and FlashAttention, forward for
-                    forward and forward + backward for what has both
+                    forward and forward + backward for what has both; like with like, see below
     dense/r, /t     dense over random and over trained: above 1, sparse is faster
+    any/r, /t       the same with the fastest dense attention of all, where 'dense' is not that one
     must, holds     limits of the project for dense/t (for dense/r where there are no trained tensors)
-and behind them the ms on each of the given inputs.
+and behind them the ms on each of the given inputs, and whose attention 'dense' is.
+
+Like with like: a backward pass either adds up its gradients in a fixed order, so that they are the same bits in every
+run (deterministic; our 'ordered', the default), or by atomics in whatever order threads arrive, which is faster. The
+rows 'layer, ...' are ordered and stand beside the fastest dense attention that is deterministic too: what torch still
+runs under torch.use_deterministic_algorithms(True). That is FlashAttention; torch refuses cuDNN there, whose backward
+pass it calls not deterministic. The rows 'layer, ..., atomic' stand beside the fastest of all. Columns any/r and any/t
+compare across: ordered, beside the fastest of all. Forward passes are deterministic everywhere. The limits hold for
+'layer, KL of a sample' and for its atomic form, each beside its like.
 """
 
 import dataclasses
@@ -175,7 +184,7 @@ def time_decode(timer, layer, parts):
     )
 
 
-# Name -> (operation, what torch's attention is timed for beside it).
+# Name -> (operation, what torch's attention is timed for beside it; time_dense() knows these).
 OPERATIONS = {
     "select": (time_select, None),
     "attend forward": (time_attend, "forward"),
@@ -184,22 +193,25 @@ OPERATIONS = {
     "backward, atomic": (time_backward("atomic"), None),
     "KL over selected keys": (time_kl(sampled=False), None),
     "KL of a sample, all keys": (time_kl(sampled=True), None),
-    "layer, KL of a sample": (time_layer(True, "ordered"), "training"),
+    "layer, KL of a sample": (time_layer(True, "ordered"), "deterministic training"),
     "layer, KL of a sample, atomic": (time_layer(True, "atomic"), "training"),
-    "layer, KL selected": (time_layer(False, "ordered"), "training"),
+    "layer, KL selected": (time_layer(False, "ordered"), "deterministic training"),
     "layer, KL selected, atomic": (time_layer(False, "atomic"), "training"),
     "decode": (time_decode, "decode"),
 }
-WITH_GOAL = "layer, KL of a sample"
+FASTEST_OF_ALL = {"deterministic training": "training"}  # beside what was kept to deterministic backends
+WITH_GOAL = ("layer, KL of a sample", "layer, KL of a sample, atomic")
 
 
 def time_dense(timer, layer, what):
+    """(milliseconds, backend)."""
     q, k, v = layer.attention
     if what == "forward":
         return Dense.forward(timer.graph, q, k, v)
     if what == "decode":
         return Dense.forward(timer.graph, q[:, -1:], k, v, causal=False)
-    return Dense.forward_backward(timer.graph, q, k, v, normal(*q.shape).to(q.dtype))
+    dout = normal(*q.shape).to(q.dtype)
+    return Dense.forward_backward(timer.graph, q, k, v, dout, deterministic=what == "deterministic training")
 
 
 # ---- report
@@ -211,23 +223,28 @@ def typical_k(layer):
     return round(k_t[:, k_t.size(1) // 2 :].float().mean().item())
 
 
-def summary(name, times, dense, goal=None):
-    """A row. times, dense: milliseconds by label, 'random' among them; dense may be empty."""
-    row = dict(name=name, ms=times, dense_ms=dense, random=times["random"])
+def summary(name, times, dense=None, fastest=None, goal=None):
+    """A row. times: milliseconds by label, 'random' among them. dense: (milliseconds, backend) by label, of torch's
+    attention with the same order of sums; fastest: the same of any order, where that is another."""
+    row = dict(name=name, ms=times, random=times["random"])
     given = [label for label in times if label != "random"]
     if given:
         row["trained"] = statistics.fmean(times[label] for label in given)
         row["worst"] = max(times[label] for label in given)
         row["worst_over_random"] = row["worst"] / row["random"]
-    if dense:
-        row["dense_over_random"] = dense["random"] / times["random"]
-        row["dense"] = statistics.fmean(dense[label] for label in given or ["random"])
+    for key, beside in (("dense", dense), ("fastest_dense", fastest)):
+        if not beside:
+            continue
+        ms = {label: beside[label][0] for label in times}
+        row[f"{key}_ms"], row[f"{key}_by"] = ms, {label: beside[label][1] for label in times}
+        row[f"{key}_over_random"] = ms["random"] / times["random"]
+        row[key] = statistics.fmean(ms[label] for label in given or ["random"])
         if given:
-            row["dense_over_trained"] = row["dense"] / row["trained"]
-        if goal and goal.must:
-            ratio = row.get("dense_over_trained", row["dense_over_random"])
-            row["must"] = goal.must
-            row["holds"] = "aim" if ratio >= goal.aim else "must" if ratio >= goal.must else "MISSED"
+            row[f"{key}_over_trained"] = row[key] / row["trained"]
+    if dense and goal and goal.must:
+        ratio = row.get("dense_over_trained", row["dense_over_random"])
+        row["must"] = goal.must
+        row["holds"] = "aim" if ratio >= goal.aim else "must" if ratio >= goal.must else "MISSED"
     return row
 
 
@@ -240,14 +257,21 @@ def cells(name, *values):
 
 
 def header(given):
-    return cells("", "random", given, "worst", "worst/r", "dense", "dense/r", f"dense/{given[0]}", "must", "holds, each")
+    ratios = [f"{name}/{letter}" for name in ("dense", "any") for letter in ("r", given[0])]
+    return cells("", "random", given, "worst", "worst/r", "dense", *ratios, "must", "holds, each, dense by")
+
+
+COLUMNS = (
+    "random", "trained", "worst", "worst_over_random", "dense", "dense_over_random", "dense_over_trained",
+    "fastest_dense_over_random", "fastest_dense_over_trained", "must",
+)  # fmt: skip
 
 
 def line(row):
-    keys = "random", "trained", "worst", "worst_over_random", "dense", "dense_over_random", "dense_over_trained", "must"
     each = [number(ms) for label, ms in row["ms"].items() if label != "random"]
-    rest = " ".join(filter(None, [row.get("holds", ""), ", ".join(each)]))
-    return cells(row["name"], *(number(row.get(key)) for key in keys), rest)
+    by = " or ".join(dict.fromkeys(row.get("dense_by", {}).values()))
+    rest = " ".join(filter(None, [row.get("holds", ""), ", ".join(each), by]))
+    return cells(row["name"], *(number(row.get(key)) for key in COLUMNS), rest)
 
 
 def compare(timer, layers, parts, only=(), goal=None):
@@ -264,14 +288,16 @@ def compare(timer, layers, parts, only=(), goal=None):
         print(f"[{name}]", file=sys.stderr, flush=True)
         try:
             times = {layer.label: operation(timer, layer, parts) for layer in layers}
-            if beside and beside not in dense:
-                dense[beside] = {layer.label: time_dense(timer, layer, beside)[0] for layer in layers}
+            others = [what for what in (beside, FASTEST_OF_ALL.get(beside)) if what]
+            for what in others:
+                if what not in dense:
+                    dense[what] = {layer.label: time_dense(timer, layer, what) for layer in layers}
         except (RuntimeError, AttributeError) as error:  # an operator that refuses, or that the library has not
             print(f"{name}: FAILED: {str(error).splitlines()[0]}", flush=True)
             # After such an error the device refuses all further work of this process.
             yield dict(name=name, failed=str(error), lost=isinstance(error, torch.AcceleratorError))
             continue
-        row = summary(name, times, dense.get(beside, {}), goal if name == WITH_GOAL else None)
+        row = summary(name, times, *(dense.get(what) for what in others), goal=goal if name in WITH_GOAL else None)
         print(line(row), flush=True)
         yield row
         if gpu_inputs.device != "cpu":

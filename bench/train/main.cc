@@ -26,13 +26,30 @@
 namespace gsa::bench {
 namespace {
 
+constexpr const char* kLesson = R"(
+Without --model: presets with random weights on random tokens. With --model and --data: the folder's model as it is (rates
+are 0, so that it stays so) on the text's first windows, beside a standard and a gated-only model of its sizes with random
+weights, whose time does not depend on them. '/ standard' is tokens/s over the standard system's in this run.
+
+union/k: how many keys 16 neighbouring queries select together over what one of them selects, mean over the layers and
+range, by a forward pass after the timed steps (1,024 queries in the middle of the first sequence). Sparse attention reads
+these unions, so its time depends on it. Trained models have 2 to 6; random weights on independent tokens have more. Runs
+of equal tokens lower it (--token-runs), from runs of 16 on no further: to 3.3 in tiny at 1K, to 2.3 in small at 4K.
+--overlap looks for a wanted one by forward passes before the timed steps: runs of 1, 2, 4, ... up to 4096, until union/k
+is below it or falls no more, and takes the nearest; the column says which runs that are and what came out. How scores are
+distributed in a trained model, random weights do not show: claim no speed of sparse training from them alone.
+
+Tokens are laid out as the trainer lays out rows of one document each. Times are medians of whole steps after a warm-up;
+a step ends when the host has read the gradient norms and the loss. TFLOPS count what the model needs (docs/model.md),
+nothing twice; share is that over --peak-tflops, on a CPU without it over the speed of torch's matrix product in this run.
+Memory: on a GPU the most that tensors took in the case, on a CPU what the process holds.
+)";
+
 // Presets with random weights, on random tokens.
-std::vector<Case> preset_cases(const torch::Device& device, std::int64_t token_runs, double kl_share) {
+std::vector<Case> preset_shapes(const torch::Device& device) {
   if (device.is_cpu()) {
-    return {{"small", "standard", 1024, 4},
-            {"small", "gsa", 1024, 4},
-            {"small", "standard", 4096, 1},
-            {"small", "gsa", 4096, 1}};
+    return {{"tiny", "standard", 1024, 4}, {"tiny", "gsa", 1024, 4},       {"small", "standard", 1024, 4},
+            {"small", "gsa", 1024, 4},     {"small", "standard", 4096, 1}, {"small", "gsa", 4096, 1}};
   }
   std::vector<Case> cases;
   for (const bool deterministic : {true, false}) {
@@ -45,23 +62,37 @@ std::vector<Case> preset_cases(const torch::Device& device, std::int64_t token_r
   }
   for (const bool deterministic : {true, false})
     cases.push_back({"paper-1.7b", "gsa", 32768, 1, deterministic});
-  for (Case& what : cases) {
-    what.token_runs = what.system == "standard" ? 1 : token_runs;
-    what.kl_share = kl_share;
-  }
   return cases;
+}
+
+// Dense attention takes the same time on any tokens.
+bool selects(const std::string& system) {
+  nn::ModelConfig config;
+  nn::apply(config, nn::system_by_name(system));
+  return config.attention.sparse;
 }
 
 struct Options {
   std::string device = "auto", json = "build/bench-train.json";
   std::string model, data, phase;
   std::int64_t length = 0, sequences = 0, token_runs = 1;
-  double kl_share = 1.0 / 64;
+  double kl_share = 1.0 / 64, overlap = 0;
   std::vector<std::string> parts;
   double peak_tflops = 0;
   int steps = 0;
   bool list = false;
 };
+
+std::vector<Case> preset_cases(const torch::Device& device, const Options& options) {
+  std::vector<Case> cases = preset_shapes(device);
+  for (Case& what : cases) {
+    what.kl_share = options.kl_share;
+    if (!selects(what.system)) continue;
+    what.token_runs = options.token_runs;
+    what.overlap = options.overlap;
+  }
+  return cases;
+}
 
 // The folder's model with its weights beside dense twins of its sizes, whose time does not depend on theirs.
 std::vector<Case> trained_cases(const Options& options) {
@@ -97,17 +128,23 @@ std::vector<Case> trained_cases(const Options& options) {
 
 std::string row(const std::string& name, const std::string& tokens, const std::string& step,
                 const std::string& tflops, const std::string& share, const std::string& memory,
-                const std::string& runs, const std::string& ratio) {
+                const std::string& runs, const std::string& ratio, const std::string& overlap) {
   char line[200];
   std::snprintf(line, sizeof line, "  %-40s %10s %10s %9s %7s %10s %6s %10s", name.c_str(), tokens.c_str(),
                 step.c_str(), tflops.c_str(), share.c_str(), memory.c_str(), runs.c_str(), ratio.c_str());
-  return line;
+  return overlap.empty() ? line : concat(line, "  ", overlap);
 }
 
 std::string decimal(double value, int digits) {
   char text[40];
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
+}
+
+// What a case's layers have, and the runs of tokens that --overlap found.
+std::string overlap_cell(const Overlap& overlap, const Case& what, std::int64_t token_runs) {
+  return concat(decimal(overlap.mean(), 2), " (", decimal(overlap.min(), 2), " to ",
+                decimal(overlap.max(), 2), ")", what.overlap > 0 ? concat(", runs of ", token_runs) : "");
 }
 
 // The tokens a second that the standard system has in this run, with the sizes, shape and order of sums of
@@ -131,6 +168,7 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
     allocator->emptyCache();
     allocator->resetPeakStats(device.index());
   }
+  if (what.overlap > 0) progress.step("looking for the overlap");
   Steps step(what, device, {.model = options.model, .data = options.data});
   const int warmup = device.is_cuda() ? 3 : 1;
   progress.step("warm-up");
@@ -152,10 +190,13 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
                speed = step.operations() / seconds;
   const double memory = static_cast<double>(train::memory_in_use(device));
   const double standard = what.system == "standard" ? rate : standard_rate(before, what);
+  progress.step("overlap");  // after the memory: its own does not count
+  const std::optional<Overlap> overlap = step.overlap();
   progress.say(row(what.name(), decimal(rate, 0), decimal(seconds * 1e3, 1) + " ms",
                    decimal(speed * 1e-12, 2), peak > 0 ? decimal(speed / peak, 2) : "",
                    decimal(memory * 1e-9, 1) + " GB", std::to_string(samples.seconds.size()),
-                   standard > 0 ? decimal(rate / standard, 2) : ""));
+                   standard > 0 ? decimal(rate / standard, 2) : "",
+                   overlap ? overlap_cell(*overlap, what, step.token_runs()) : ""));
   const nn::AttentionConfig& attention = step.config().attention;
   OrderedJson result = {{"case", what.name()},
                         {"preset", what.model},
@@ -185,6 +226,20 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
     result["kl_support"] = nn::name_of(what.kl_support);
     result["kl_share"] = what.kl_share;
   }
+  if (overlap) {
+    result["union_over_k"] = {{"mean", overlap->mean()},
+                              {"min", overlap->min()},
+                              {"max", overlap->max()},
+                              {"by_layer", overlap->by_layer}};
+    if (what.system != "trained") result["token_runs"] = step.token_runs();
+    if (what.overlap > 0) {
+      OrderedJson tried = OrderedJson::array();
+      for (const auto& [runs, mean] : step.overlap_tried()) {
+        tried.push_back({{"token_runs", runs}, {"union_over_k", mean}});
+      }
+      result["overlap"] = {{"wanted", what.overlap}, {"tried", tried}};
+    }
+  }
   if (standard > 0) result["over_standard"] = rate / standard;
   return result;
 }
@@ -192,8 +247,7 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
 void run(const Options& options) {
   const torch::Device device = train::device_by_name(options.device);
   const bool trained = !options.model.empty();
-  std::vector<Case> cases =
-      trained ? trained_cases(options) : preset_cases(device, options.token_runs, options.kl_share);
+  std::vector<Case> cases = trained ? trained_cases(options) : preset_cases(device, options);
   std::erase_if(cases, [&](const Case& what) {
     if (options.parts.empty()) return false;
     for (const std::string& part : options.parts) {
@@ -224,7 +278,7 @@ void run(const Options& options) {
                       ": forward, loss (and the indexer's), backward, gradient norm, AdamW; ",
                       trained ? concat("text of ", options.data) : "random tokens"));
   progress.say(row("model, sequences x length", "tokens/s", "step", "TFLOPS", "share", "memory", "runs",
-                   "/ standard"));
+                   "/ standard", "union/k"));
   for (const Case& what : cases) {
     progress.start(what.name());
     json["results"].push_back(run_case(what, device, options, peak, json["results"], progress));
@@ -238,26 +292,7 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   gsa::bench::Options options;
   CLI::App app("Speed of a whole training step.", "gsa_bench_train");
-  app.footer(
-      "\nWithout --model: presets with random weights on random tokens, which say nothing of a trained "
-      "model's selection:"
-      "\nclaim no speed of sparse training from them alone. With --model and --data: the folder's model as "
-      "it "
-      "is (rates are 0,"
-      "\nso that it stays so) on the text's first windows, beside a standard and a gated-only model of its "
-      "sizes with random"
-      "\nweights, whose time does not depend on them. '/ standard' is tokens/s over the standard system's in "
-      "this run."
-      "\n"
-      "\nTokens are laid out as the trainer lays out rows of one document each. Times are medians of"
-      "\nwhole steps after a warm-up; a step ends when the host has read the gradient norms and the loss. "
-      "TFLOPS count"
-      "\nwhat the model needs (docs/model.md), nothing twice; share is that over --peak-tflops, on a CPU "
-      "without it over"
-      "\nthe speed of torch's matrix product in this run. Memory: on a GPU the most that tensors took so far "
-      "(cases "
-      "that follow"
-      "\nlarger ones show the larger figure), on a CPU what the process holds.\n");
+  app.footer(gsa::bench::kLesson);
   app.add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   auto* const model = app.add_option("--model", options.model, "A trained model's folder, with an indexer");
@@ -272,17 +307,22 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", options.sequences, "Of a step (default: as many as make 65,536 tokens)")
       ->needs(model)
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option(
-         "--kl-share", options.kl_share,
-         "Share of the queries that the indexer's loss over all keys is taken of, 1/n; sparse steps are "
-         "of a trained model are timed with the loss over the selected keys too")
+  app.add_option("--kl-share", options.kl_share,
+                 "Share of the queries that the indexer's loss over all keys is taken of, 1/n; sparse steps "
+                 "of a trained model are timed with the loss over the selected keys too")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
-  app.add_option(
-         "--token-runs", options.token_runs,
-         "Presets: random tokens in runs of so many equal ones, so that neighbours select much the same "
-         "keys (default 1)")
-      ->check(CLI::Range(1, 1024));
+  auto* const runs =
+      app.add_option("--token-runs", options.token_runs,
+                     "Presets: random tokens in runs of so many equal ones, so that neighbours "
+                     "select much the same keys (default 1)")
+          ->excludes(model)
+          ->check(CLI::Range(std::int64_t{1}, gsa::bench::kMaxTokenRuns));
+  app.add_option("--overlap", options.overlap,
+                 "Presets: the runs whose union/k comes nearest to this (trained models: 2 to 6)")
+      ->excludes(model)
+      ->excludes(runs)
+      ->check(CLI::Range(1.0, 16.0));
   app.add_option("--case", options.parts, "Only cases whose name contains NAME (repeat for more)")
       ->type_name("NAME")
       ->allow_extra_args(false);

@@ -1,11 +1,17 @@
 #include "steps.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <vector>
 
+#include "../trained/overlap.h"
 #include "../trained/text_window.h"
 #include "gsa/error.h"
 #include "model/cost.h"
+#include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
 
 namespace gsa::bench {
@@ -15,10 +21,19 @@ using at::Tensor;
 std::string Case::name() const {
   const std::string size = length % 1024 == 0 ? concat(length / 1024, "K") : std::to_string(length);
   const bool over_selected = phase == nn::Phase::sparse && kl_support == nn::KlSupport::selected;
+  const std::string neighbours = overlap > 0      ? concat(", overlap ", overlap)
+                                 : token_runs > 1 ? concat(", runs of ", token_runs)
+                                                  : "";
   return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "",
-                over_selected ? " KL-selected" : "", " ", sequences, "x", size,
-                token_runs > 1 ? concat(", runs of ", token_runs) : "", deterministic ? "" : ", free order");
+                over_selected ? " KL-selected" : "", " ", sequences, "x", size, neighbours,
+                deterministic ? "" : ", free order");
 }
+
+double Overlap::mean() const {
+  return std::accumulate(by_layer.begin(), by_layer.end(), 0.0) / static_cast<double>(by_layer.size());
+}
+double Overlap::min() const { return *std::min_element(by_layer.begin(), by_layer.end()); }
+double Overlap::max() const { return *std::max_element(by_layer.begin(), by_layer.end()); }
 
 void Steps::make_model(const Case& what, const torch::Device& device, const Trained& trained) {
   config_ = trained.given() ? nn::load_config(trained.model) : nn::ModelConfig::preset(what.model);
@@ -55,6 +70,7 @@ Steps::Steps(const Case& what, const torch::Device& device, const Trained& train
   // Trained weights stay what they are: a step of size 0 costs the same.
   rate_ = trained.given() ? 0 : 1e-4;
   const std::int64_t count = length_ * sequences_;
+  starts_ = torch::arange(0, count + 1, length_, torch::kInt64);
   if (trained.given()) {
     std::vector<std::int64_t> ids = read_text({.data = trained.data,
                                                .model = trained.model,
@@ -62,13 +78,48 @@ Steps::Steps(const Case& what, const torch::Device& device, const Trained& train
                                                .offset = 0,
                                                .count = count + 1});
     tokens_ = torch::from_blob(ids.data(), {count + 1}, torch::kInt64).to(device, torch::kInt64, false, true);
+  } else if (what.overlap > 0) {
+    draw_tokens_with_overlap(what.overlap, device);
   } else {
-    tokens_ = torch::randint(0, config_.vocab_size, {count / what.token_runs + 2}, torch::kInt64)
-                  .repeat_interleave(what.token_runs)
-                  .narrow(0, 0, count + 1)
-                  .to(device);
+    draw_tokens(what.token_runs, device);
   }
-  starts_ = torch::arange(0, count + 1, length_, torch::kInt64);
+}
+
+void Steps::draw_tokens(std::int64_t runs, const torch::Device& device) {
+  const std::int64_t count = length_ * sequences_;
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  tokens_ = torch::randint(0, config_.vocab_size, {count / runs + 2}, generator, torch::kInt64)
+                .repeat_interleave(runs)
+                .narrow(0, 0, count + 1)
+                .to(device);
+  token_runs_ = runs;
+}
+
+void Steps::draw_tokens_with_overlap(double wanted, const torch::Device& device) {
+  for (std::int64_t runs = 1; runs <= std::min(kMaxTokenRuns, length_); runs *= 2) {
+    draw_tokens(runs, device);
+    const double found = overlap().value().mean();  // presets that select are long enough to tell
+    // Runs longer than the 16 queries of a tile hardly make neighbours agree more.
+    const bool lowest = !overlap_tried_.empty() && found >= overlap_tried_.back().second;
+    overlap_tried_.emplace_back(runs, found);
+    if (found < wanted || lowest) break;
+  }
+  const auto distance = [wanted](const auto& tried) { return std::abs(tried.second - wanted); };
+  draw_tokens(std::ranges::min_element(overlap_tried_, {}, distance)->first, device);
+}
+
+std::optional<Overlap> Steps::overlap() {
+  if (phase_ != nn::Phase::sparse) return std::nullopt;
+  const torch::NoGradGuard no_grad;
+  const nn::EvaluationMode evaluation(model_);
+  Overlap overlap;
+  nn::ModelForwardOptions options{.cu_seqlens = starts_.narrow(0, 0, 2), .phase = phase_};
+  options.observe_attention = [&](std::int64_t, const nn::AttentionView& view) {
+    if (const std::optional<double> layer = union_over_k(view)) overlap.by_layer.push_back(*layer);
+  };
+  model_->forward(tokens_.narrow(0, 0, length_), options);
+  if (overlap.by_layer.empty()) return std::nullopt;
+  return overlap;
 }
 
 void Steps::operator()() {

@@ -8,11 +8,15 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "nn/model.h"
 #include "train/adamw.h"
 
 namespace gsa::bench {
+
+constexpr std::int64_t kMaxTokenRuns = 4096;
 
 struct Case {
   std::string model;   // a preset's name, or what to call the folder
@@ -26,6 +30,8 @@ struct Case {
   // Random tokens come in runs of so many equal ones: neighbours then select much the same keys, as in a
   // trained model.
   std::int64_t token_runs = 1;
+  // Above 0: union/k that is wanted, and the runs are those that come nearest to it.
+  double overlap = 0;
 
   std::string name() const;
 };
@@ -34,6 +40,14 @@ struct Case {
 struct Trained {
   std::filesystem::path model, data;
   bool given() const { return !model.empty(); }
+};
+
+// union/k of every layer that selects; see trained/overlap.h.
+struct Overlap {
+  std::vector<double> by_layer;
+  double mean() const;
+  double min() const;
+  double max() const;
 };
 
 class Steps {
@@ -48,22 +62,31 @@ class Steps {
   // Nats a token; of warm-up, which has no such loss, the sum of KL.
   double loss() const { return loss_; }
   std::int64_t parameters() const;
+  std::int64_t token_runs() const { return token_runs_; }
+  // Where a union/k was wanted: the runs that were tried for it, and the mean over layers that each gave.
+  const std::vector<std::pair<std::int64_t, double>>& overlap_tried() const { return overlap_tried_; }
+  // Of the model as it is now, by a forward pass over the first sequence. Absent where no layer selects, and
+  // where the sequence is too short to tell.
+  std::optional<Overlap> overlap();
   const nn::ModelConfig& config() const { return config_; }
 
  private:
   void make_model(const Case& what, const torch::Device& device, const Trained& trained);
+  void draw_tokens(std::int64_t runs, const torch::Device& device);
+  void draw_tokens_with_overlap(double wanted, const torch::Device& device);
 
   nn::ModelConfig config_;
   nn::Model model_{nullptr};
   nn::Phase phase_ = nn::Phase::dense;
   std::optional<train::AdamW> optimizer_;
   at::Tensor tokens_, starts_;
-  std::int64_t length_ = 0, sequences_ = 0;
+  std::int64_t length_ = 0, sequences_ = 0, token_runs_ = 1;
   bool deterministic_ = true;
   nn::KlSupport kl_support_ = nn::KlSupport::all;
   double kl_share_ = 1;
   std::uint64_t step_ = 0;
   double rate_ = 0, loss_ = 0;
+  std::vector<std::pair<std::int64_t, double>> overlap_tried_;
 };
 
 }  // namespace gsa::bench

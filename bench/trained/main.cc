@@ -22,6 +22,7 @@
 #include "gsa/version.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
+#include "overlap.h"
 #include "text_window.h"
 #include "torch/tensor_checks.h"
 #include "train/trainer.h"
@@ -168,13 +169,19 @@ LayerFile layer_file(const nn::AttentionView& view, std::int64_t rows) {
   return file;
 }
 
-std::string line_of(std::int64_t layer, const LayerFile& file, const fs::path& path) {
+std::string line_of(std::int64_t layer, const LayerFile& file, std::optional<double> overlap,
+                    const fs::path& path) {
   std::string keys;
   if (const auto k_t = file.tensors.find("k_t"); k_t != file.tensors.end()) {
     char text[60];
     std::snprintf(text, sizeof text, ", k %.0f in the mean",
                   k_t->second.to(at::kDouble).mean().item<double>());
     keys = text;
+  }
+  if (overlap) {
+    char text[60];
+    std::snprintf(text, sizeof text, ", union/k %.2f", *overlap);
+    keys += text;
   }
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] : file.tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
@@ -232,7 +239,8 @@ void run(const Options& options) {
     std::snprintf(name, sizeof name, "layer-%02lld.safetensors", static_cast<long long>(layer));
     const fs::path path = fs::path(options.output) / name;
     write_layer(path, file);
-    std::cout << line_of(layer, file, path) << std::endl;
+    const std::optional<double> overlap = view.k_t.defined() ? union_over_k(view) : std::nullopt;
+    std::cout << line_of(layer, file, overlap, path) << std::endl;
   };
   const Tensor tokens =
       torch::from_blob(ids.data(), {static_cast<std::int64_t>(ids.size())}, torch::kInt64).to(device);

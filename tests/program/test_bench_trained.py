@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def library():
 def modules():
     """bench/gpu_*.py, as bench/gpu.py finds them."""
     sys.path.insert(0, str(BENCH))
-    names = "gpu_inputs", "gpu_tensors", "gpu_layer"
+    names = "gpu_inputs", "gpu_tensors", "gpu_dense", "gpu_layer"
     loaded = {}
     for name in names:
         spec = importlib.util.find_spec(name)
@@ -87,6 +88,29 @@ def test_the_operators_do_on_the_file_what_the_model_did(folder, library, layer)
     assert tensors["q"].shape == (ROWS, LENGTH, 4, 32) and tensors["v"].shape == (ROWS, LENGTH, 2, 32)
     assert tensors["gate"].shape == (ROWS, 1, 4, 32)
     assert metadata["layer"] == str(layer) and metadata["offset"] == "7" and metadata["phase"] == "sparse"
+
+
+@pytest.fixture(scope="module")
+def by_hand(modules, library):
+    """union/k of a file of gsa_bench_tensors, by bench/gpu_inputs.py."""
+
+    def overlap(path):
+        tensors, metadata = read(path)
+        index = [tensors[f"index_{name}"] for name in ("q", "k", "w", "bias")]
+        budget = modules["gpu_tensors"].budget_of(metadata, "cpu")
+        return modules["gpu_inputs"].selected_overlap(
+            index, budget, index[0].size(1), scale=float(metadata["index_scale"]), form=metadata["form"]
+        )
+
+    return overlap
+
+
+def test_the_dump_says_how_much_neighbours_share(folder, tmp_path, by_hand):
+    output = dump(folder / "run/latest", "--data", folder / "data", "--length", 333, "--rows", 2, "--layers", "1,2",
+                  "--output", tmp_path, "--device", "cpu")  # fmt: skip
+    said = [float(line.rsplit("union/k ", 1)[1]) for line in output.splitlines()]
+    expected = [by_hand(tmp_path / f"layer-{layer:02d}.safetensors") for layer in (1, 2)]
+    assert said == pytest.approx(expected, abs=0.006) and min(expected) > 1.2
 
 
 def test_windows_lie_where_offset_says(folder, tmp_path):
@@ -173,14 +197,73 @@ def test_distributions_are_what_they_say(modules, library):
     assert at_the_ends(*inputs.saturated(*index)) > 0.02 > 100 * at_the_ends(*index)
 
 
+def by_label(backend, **times):
+    return {label: (ms, backend) for label, ms in times.items()}
+
+
 def test_a_row_tells_trained_from_random(modules):
     layer = modules["gpu_layer"]
     goal = layer.Goal(None, 8, must=1.5, aim=2.0)
-    row = layer.summary("x", {"random": 2.0, "a": 3.0, "b": 5.0}, {"random": 8.0, "a": 8.0, "b": 6.0}, goal)
+    dense, times = by_label("cuDNN", random=8.0, a=8.0, b=6.0), {"random": 2.0, "a": 3.0, "b": 5.0}
+    row = layer.summary("x", times, dense, goal=goal)
     assert (row["trained"], row["worst"], row["worst_over_random"]) == (4.0, 5.0, 2.5)
     assert (row["dense_over_random"], row["dense_over_trained"], row["holds"]) == (4.0, 1.75, "must")
-    assert layer.summary("x", {"random": 2.0}, {"random": 8.0}, goal)["holds"] == "aim"
-    assert "holds" not in layer.summary("x", {"random": 2.0, "a": 3.0}, {}, goal)
+    assert row["dense_ms"]["b"] == 6.0 and row["dense_by"]["b"] == "cuDNN" and "fastest_dense" not in row
+    assert layer.summary("x", {"random": 2.0}, dense, goal=goal)["holds"] == "aim"
+    assert "holds" not in layer.summary("x", {"random": 2.0, "a": 3.0}, goal=goal)
+
+
+def test_limits_are_taken_like_with_like_and_the_cross_ratio_is_shown(modules):
+    layer = modules["gpu_layer"]
+    goal = layer.Goal(None, 8, must=1.5, aim=2.0)
+    slower, faster = by_label("FlashAttention", random=8.0, a=9.0), by_label("cuDNN", random=5.0, a=6.0)
+    row = layer.summary("x", {"random": 4.0, "a": 5.0}, slower, faster, goal=goal)
+    assert (row["dense_over_random"], row["dense_over_trained"], row["holds"]) == (2.0, 1.8, "must")
+    assert (row["fastest_dense_over_random"], row["fastest_dense_over_trained"]) == (1.25, 1.2)
+    head, text = layer.header("trained"), layer.line(row)
+    for column, value in (("dense/t", "1.8"), ("any/r", "1.25"), ("any/t", "1.2")):
+        end = head.index(column) + len(column)
+        assert text[:end].endswith(" " + value)
+    assert text.endswith("must 5 FlashAttention")
+    for name, (_, beside) in layer.OPERATIONS.items():
+        if name.startswith("layer"):
+            assert beside == ("training" if "atomic" in name else "deterministic training")
+    assert layer.WITH_GOAL == ("layer, KL of a sample", "layer, KL of a sample, atomic")
+
+
+def test_backends_that_are_not_deterministic_are_left_out(modules, monkeypatch, capsys):
+    dense, backends = modules["gpu_dense"], torch.backends.cuda
+    monkeypatch.setattr(modules["gpu_inputs"], "device", "cuda")  # to go through the backends; nothing runs on it
+    times = {"cuDNN": 1.0, "FlashAttention": 2.0}
+
+    def measure(run):
+        name = "cuDNN" if backends.cudnn_sdp_enabled() else "FlashAttention"
+        if torch.are_deterministic_algorithms_enabled():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+            assert not torch.utils.deterministic.fill_uninitialized_memory
+            run(name)
+        return times[name]
+
+    def refuses(name):
+        if name == "cuDNN":
+            raise RuntimeError("No available kernel. Aborting execution.")
+
+    def warns(name):
+        if name == "cuDNN":
+            warnings.warn("cuDNN SDPA is not deterministic.", stacklevel=1)
+
+    def fails(name):
+        raise RuntimeError("no form of it")
+
+    assert dense.Dense.fastest(measure, refuses) == (1.0, "cuDNN")
+    assert dense.Dense.fastest(measure, refuses, deterministic=True) == (2.0, "FlashAttention")
+    assert "cuDNN: No available kernel" in capsys.readouterr().err
+    assert dense.Dense.fastest(measure, warns, deterministic=True) == (2.0, "FlashAttention")
+    assert "cuDNN: cuDNN SDPA is not deterministic." in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="no deterministic attention for these tensors by cuDNN or FlashAttention"):
+        dense.Dense.fastest(measure, fails, deterministic=True)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory and backends.cudnn_sdp_enabled()
 
 
 def test_every_operation_runs_on_the_files(folder, tmp_path):
@@ -192,6 +275,8 @@ def test_every_operation_runs_on_the_files(folder, tmp_path):
     for row in document["rows"]:
         assert list(row["ms"]) == ["random", "tensors:0", "tensors:3"] and min(row["ms"].values()) > 0
         assert row["worst"] == max(ms for label, ms in row["ms"].items() if label != "random")
+        ordered = row["name"] in ("layer, KL of a sample", "layer, KL selected")
+        assert ("fastest_dense_over_trained" in row) == ordered
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -226,15 +311,37 @@ def test_training_steps_of_a_trained_model(folder, tmp_path):
     # Random weights guess among 258 bytes; five steps are enough to do better. Nothing learns while it is timed.
     assert 5.3 < rows[names[0]]["loss"] < 5.9 and rows[names[2]]["loss"] < rows[names[0]]["loss"] - 0.1
     assert rows[names[2]]["loss"] == pytest.approx(rows[names[2] + ", free order"]["loss"], rel=1e-6)
+    assert "union_over_k" not in rows[names[0]] and "union_over_k" not in rows[names[1]]
+    for name in names[2:]:
+        overlap = rows[name]["union_over_k"]
+        assert len(overlap["by_layer"]) == 4 and 1 < overlap["min"] <= overlap["mean"] <= overlap["max"] < 16
+        assert f"{overlap['mean']:.2f} ({overlap['min']:.2f} to {overlap['max']:.2f})" in output
     torch_cases = call([sys.executable, BENCH / "train_torch.py", "--device", "cpu", "--beside", result, "--list"])
     assert torch_cases == "run torch 2x128\n"
+
+
+def test_runs_of_tokens_are_found_for_an_overlap(tmp_path):
+    result = tmp_path / "steps.json"
+    output = call([BUILD / "gsa_bench_train", "--device", "cpu", "--case", "tiny gsa", "--overlap", 5.5, "--steps", 1,
+                   "--peak-tflops", 1, "--json", result])  # fmt: skip
+    (row,) = json.loads(result.read_text())["results"]
+    tried = {entry["token_runs"]: entry["union_over_k"] for entry in row["overlap"]["tried"]}
+    assert list(tried) == [2**n for n in range(len(tried))] and tried[1] > 7
+    assert min(list(tried.values())[:-1]) >= 5.5 > list(tried.values())[-1]
+    assert row["token_runs"] == min(tried, key=lambda runs: abs(tried[runs] - 5.5)) > 1
+    assert row["union_over_k"]["mean"] == pytest.approx(tried[row["token_runs"]], rel=0.15)  # two steps later
+    assert row["case"] == "tiny gsa 4x1K, overlap 5.5" and f"), runs of {row['token_runs']}\n" in output
 
 
 @pytest.mark.parametrize("arguments, status, message", [
     (["--model", "run/latest"], 2, "--data"),
     (["--phase", "sparse"], 2, "--model"),
     (["--model", "run/latest", "--data", "data", "--phase", "x"], 2, "phase"),
-], ids=["data", "model", "phase"])  # fmt: skip
+    (["--model", "run/latest", "--data", "data", "--token-runs", "8"], 2, "--model excludes --token-runs"),
+    (["--token-runs", "5000"], 2, "--token-runs: Value 5000 not in range 1 to 4096"),
+    (["--token-runs", "8", "--overlap", "3"], 2, "--token-runs excludes --overlap"),
+    (["--overlap", "0.5"], 2, "--overlap: Value 0.5 not in range 1"),
+], ids=["data", "model", "phase", "no runs", "runs", "both", "overlap"])  # fmt: skip
 def test_mistakes_of_the_steps_are_explained(folder, arguments, status, message):
     paths = [folder / a if a in ("run/latest", "data") else a for a in arguments]
     assert message in call([BUILD / "gsa_bench_train", "--device", "cpu", *paths], status)
