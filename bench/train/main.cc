@@ -17,8 +17,10 @@
 #include "../progress.h"
 #include "../timing.h"
 #include "core/json.h"
+#include "core/number_text.h"
 #include "core/usage_error.h"
 #include "gsa/error.h"
+#include "nn/device.h"
 #include "nn/model_io.h"
 #include "steps.h"
 #include "train/trainer.h"
@@ -104,12 +106,6 @@ std::string row(const std::string& name, const std::string& tokens, const std::s
   return line;
 }
 
-std::string decimal(double value, int digits) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 // The tokens a second that the standard system has in this run, with the sizes, shape and order of sums of
 // `what`; 0 where it has not run.
 double standard_rate(const OrderedJson& results, const Case& what) {
@@ -150,12 +146,11 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
   }
   const double seconds = samples.median(), rate = step.tokens() / seconds,
                speed = step.operations() / seconds;
-  const double memory = static_cast<double>(train::memory_in_use(device));
+  const double memory = static_cast<double>(nn::memory_in_use(device));
   const double standard = what.system == "standard" ? rate : standard_rate(before, what);
-  progress.say(row(what.name(), decimal(rate, 0), decimal(seconds * 1e3, 1) + " ms",
-                   decimal(speed * 1e-12, 2), peak > 0 ? decimal(speed / peak, 2) : "",
-                   decimal(memory * 1e-9, 1) + " GB", std::to_string(samples.seconds.size()),
-                   standard > 0 ? decimal(rate / standard, 2) : ""));
+  progress.say(row(what.name(), fixed(rate, 0), fixed(seconds * 1e3, 1) + " ms", fixed(speed * 1e-12, 2),
+                   peak > 0 ? fixed(speed / peak, 2) : "", fixed(memory * 1e-9, 1) + " GB",
+                   std::to_string(samples.seconds.size()), standard > 0 ? fixed(rate / standard, 2) : ""));
   const nn::AttentionConfig& attention = step.config().attention;
   OrderedJson result = {{"case", what.name()},
                         {"preset", what.model},
@@ -190,7 +185,7 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
 }
 
 void run(const Options& options) {
-  const torch::Device device = train::device_by_name(options.device);
+  const torch::Device device = nn::device_by_name(options.device);
   const bool trained = !options.model.empty();
   std::vector<Case> cases =
       trained ? trained_cases(options) : preset_cases(device, options.token_runs, options.kl_share);
@@ -217,7 +212,7 @@ void run(const Options& options) {
     json["cpu"] = machine.cpu;
     json["threads"] = machine.threads;
     progress.say(concat(machine.cpu, ", ", machine.threads, " threads, torch ", machine.torch_version,
-                        "; at::mm in fp32 ", decimal(machine.gemm_fp32 * 1e-9, 0), " GFLOPS"));
+                        "; at::mm in fp32 ", fixed(machine.gemm_fp32 * 1e-9, 0), " GFLOPS"));
   }
   json["peak_flops"] = peak;
   progress.say(concat("\nA training step, ", device.is_cuda() ? "bf16 with fp32 masters" : "fp32",
