@@ -7,13 +7,15 @@
 
 Rules, with the name each finding carries:
     layer         src/<layer>/ includes only the layers listed for it in ALLOWED
-    operator      a folder of src/kernels/ includes of another operator only its public <op>.h; common, scores and
-                  attention are no operators but what several share
+    operator      a folder of src/kernels/ includes of another operator only its public <op>.h
+    shared        what several operators share (SHARED: common, scores, attention) includes no operator
+    room          in an operator's folder, a room includes of the other rooms only those listed for it in ROOMS, and
+                  what runs on the CPU (cpu/, *_cpu.*, *.cc) includes no .cuh
     framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/infer/core, src/kernels,
                   src/model, src/plot and their tests
     public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
     path          project includes are written from src/ or include/, never with '..' or from the file's own folder
-    unknown       every folder of src/ is a known layer
+    unknown       every folder of src/ is a known layer, every folder of an operator a known room
     length        a file has at most MAX_LINES lines
 """
 
@@ -45,7 +47,11 @@ ALLOWED = {
 ALLOWED["demo"] = {"train"} | ALLOWED["train"]
 ALLOWED["python"] = {"train"} | ALLOWED["train"]
 ALLOWED["cli"] = {"demo"} | ALLOWED["demo"]
-SHARED = ("common", "scores", "attention")  # folders of src/kernels/ that are no operators
+# Folders of src/kernels/ that are no operators, and which others of them they may include.
+SHARED = {"common": set(), "scores": {"common"}, "attention": {"common"}}
+# Folders within an operator's, by who runs what is in them, and which of the others they may include. cuda is what
+# every GPU runs, generic the kernels of all but Hopper.
+ROOMS = {"cpu": set(), "cuda": set(), "hopper": {"cuda"}, "generic": {"cuda"}}
 FRAMEWORK = ("torch/", "ATen/", "c10/", "caffe2/")
 FRAMEWORK_FREE = (
     "include/",
@@ -71,6 +77,23 @@ CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b")
 def layer_of(parts: list) -> str:
     """The layer of a path below src/: its first folder, or its first two where these are a layer of their own."""
     return "/".join(parts[:2]) if "/".join(parts[:2]) in ALLOWED else parts[0]
+
+
+def check_kernels(parts: list, used: list):
+    """Yields (rule, message) for an include within src/kernels/, both paths below it."""
+    target, operator, other = "kernels/" + "/".join(used), parts[0], used[0]
+    if operator in SHARED:
+        if other not in {operator} | SHARED[operator]:
+            allowed = ", ".join(sorted({operator} | SHARED[operator]))
+            yield "shared", f'"{target}": {operator} is shared by operators and may include {allowed}'
+    elif other not in SHARED and other != operator and used[1:] != [f"{other}.h"]:
+        yield "operator", f'"{target}" is private to {other}; include "kernels/{other}/{other}.h"'
+    elif other == operator and len(parts) == 3 and len(used) == 3 and parts[1] in ROOMS:
+        if used[1] not in {parts[1]} | ROOMS[parts[1]]:
+            yield "room", f'"{target}": {parts[1]}/ may include {", ".join(sorted(ROOMS[parts[1]])) or "no other room"}'
+    on_cpu = parts[1] == "cpu" or parts[-1].endswith((".cc", "_cpu.h"))
+    if on_cpu and target.endswith(".cuh"):
+        yield "room", f'"{target}" is device code; this file runs on the CPU'
 
 
 def check_include(root: pathlib.Path, path: str, quote: str, target: str):
@@ -102,9 +125,8 @@ def check_include(root: pathlib.Path, path: str, quote: str, target: str):
     layer, used = layer_of(parts[1:]), target.split("/")
     if layer in ALLOWED and layer_of(used) not in {layer} | ALLOWED[layer]:
         yield "layer", f'"{target}": {layer} may include {", ".join(sorted(ALLOWED[layer])) or "itself only"}'
-    if layer == "kernels" and used[0] == "kernels" and used[1] not in (parts[2], *SHARED):
-        if used[2:] != [f"{used[1]}.h"]:
-            yield "operator", f'"{target}" is private to {used[1]}; include "kernels/{used[1]}/{used[1]}.h"'
+    if layer == "kernels" and used[0] == "kernels":
+        yield from check_kernels(parts[2:], used[1:])
 
 
 def check_file(root: pathlib.Path, path: str):
@@ -113,6 +135,8 @@ def check_file(root: pathlib.Path, path: str):
     parts = path.split("/")
     if parts[0] == "src" and (len(parts) < 3 or parts[1] not in ALLOWED):
         yield path, 1, "unknown", f"expected a file in src/<layer>/, layers are {', '.join(ALLOWED)}"
+    if parts[:2] == ["src", "kernels"] and len(parts) > 4 and (parts[3] not in ROOMS or len(parts) > 5):
+        yield path, 1, "unknown", f"expected a file in src/kernels/<operator>/<room>/, rooms are {', '.join(ROOMS)}"
     if parts[0] in ("src", "include") and len(lines) > MAX_LINES:
         yield path, MAX_LINES + 1, "length", f"expected at most {MAX_LINES} lines, got {len(lines)}"
     for number, line in enumerate(lines, start=1):
@@ -143,6 +167,12 @@ CLEAN = {
     "src/kernels/common/mask.h": '#pragma once\n#include "core/parallel.h"\n',
     "src/kernels/select/select.h": '#pragma once\n#include "kernels/common/mask.h"\n',
     "src/kernels/select/score.h": '#pragma once\n#include "hwy/highway.h"\n',
+    "src/kernels/scores/moments.cuh": '#pragma once\n#include "kernels/common/mask.h"\n',
+    "src/kernels/select/cpu/rows.cc": '#include "kernels/select/select.h"\n',
+    "src/kernels/select/cuda/tile.cuh": '#pragma once\n#include "kernels/scores/moments.cuh"\n',
+    "src/kernels/select/hopper/scores.cuh": '#pragma once\n#include "kernels/select/cuda/tile.cuh"\n',
+    "src/kernels/select/generic/scores.cu": '#include "kernels/select/cuda/tile.cuh"\n',
+    "src/kernels/select/select_cuda.cu": '#include "kernels/select/hopper/scores.cuh"\n',
     "src/kernels/attend/attend.cc": '#include "kernels/select/select.h"\n#include <hwy/highway.h>\n',
     "src/torch/ops.h": '#pragma once\n#include <torch/torch.h>\n#include "kernels/select/select.h"\n',
     "src/nn/attention.h": '#pragma once\n#include "torch/ops.h"\n',
@@ -162,7 +192,18 @@ BROKEN = {
     "src/nn/up.cc": ("layer", '#include "infer/decode.h"\n'),
     "src/infer/sideways.cc": ("layer", '#include "train/loop.h"\n'),
     "src/kernels/attend/private.cc": ("operator", '#include "kernels/select/score.h"\n'),
-    "src/kernels/common/private.cc": ("operator", '#include "kernels/select/score.h"\n'),
+    "src/kernels/common/private.cc": ("shared", '#include "kernels/select/score.h"\n'),
+    "src/kernels/common/public.h": ("shared", '#pragma once\n#include "kernels/select/select.h"\n'),
+    "src/kernels/common/scored.cuh": ("shared", '#pragma once\n#include "kernels/scores/moments.cuh"\n'),
+    "src/kernels/scores/operator.cuh": ("shared", '#pragma once\n#include "kernels/select/select.h"\n'),
+    "src/kernels/attention/scored.cuh": ("shared", '#pragma once\n#include "kernels/scores/moments.cuh"\n'),
+    "src/kernels/select/generic/wgmma.cu": ("room", '#include "kernels/select/hopper/scores.cuh"\n'),
+    "src/kernels/select/hopper/generic.cu": ("room", '#include "kernels/select/generic/scores.cu"\n'),
+    "src/kernels/select/cuda/hopper.cu": ("room", '#include "kernels/select/hopper/scores.cuh"\n'),
+    "src/kernels/select/cuda/cpu.cu": ("room", '#include "kernels/select/cpu/rows.cc"\n'),
+    "src/kernels/select/cpu/device.cc": ("room", '#include "kernels/scores/moments.cuh"\n'),
+    "src/kernels/select/select_cpu.h": ("room", '#pragma once\n#include "kernels/scores/moments.cuh"\n'),
+    "src/kernels/select/rocm/rows.cc": ("unknown", "\n"),
     "src/kernels/select/framework.cc": ("framework", "#include <ATen/ATen.h>\n"),
     "src/model/up.cc": ("layer", '#include "nn/attention.h"\n'),
     "src/model/framework.cc": ("framework", "#include <torch/torch.h>\n"),

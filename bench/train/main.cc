@@ -17,8 +17,10 @@
 #include "../progress.h"
 #include "../timing.h"
 #include "core/json.h"
+#include "core/number_text.h"
 #include "core/usage_error.h"
 #include "gsa/error.h"
+#include "nn/device.h"
 #include "nn/model_io.h"
 #include "steps.h"
 #include "train/trainer.h"
@@ -135,16 +137,10 @@ std::string row(const std::string& name, const std::string& tokens, const std::s
   return overlap.empty() ? line : concat(line, "  ", overlap);
 }
 
-std::string decimal(double value, int digits) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 // What a case's layers have, and the runs of tokens that --overlap found.
 std::string overlap_cell(const Overlap& overlap, const Case& what, std::int64_t token_runs) {
-  return concat(decimal(overlap.mean(), 2), " (", decimal(overlap.min(), 2), " to ",
-                decimal(overlap.max(), 2), ")", what.overlap > 0 ? concat(", runs of ", token_runs) : "");
+  return concat(fixed(overlap.mean(), 2), " (", fixed(overlap.min(), 2), " to ", fixed(overlap.max(), 2), ")",
+                what.overlap > 0 ? concat(", runs of ", token_runs) : "");
 }
 
 // The tokens a second that the standard system has in this run, with the sizes, shape and order of sums of
@@ -188,14 +184,13 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
   }
   const double seconds = samples.median(), rate = step.tokens() / seconds,
                speed = step.operations() / seconds;
-  const double memory = static_cast<double>(train::memory_in_use(device));
+  const double memory = static_cast<double>(nn::memory_in_use(device));
   const double standard = what.system == "standard" ? rate : standard_rate(before, what);
   progress.step("overlap");  // after the memory: its own does not count
   const std::optional<Overlap> overlap = step.overlap();
-  progress.say(row(what.name(), decimal(rate, 0), decimal(seconds * 1e3, 1) + " ms",
-                   decimal(speed * 1e-12, 2), peak > 0 ? decimal(speed / peak, 2) : "",
-                   decimal(memory * 1e-9, 1) + " GB", std::to_string(samples.seconds.size()),
-                   standard > 0 ? decimal(rate / standard, 2) : "",
+  progress.say(row(what.name(), fixed(rate, 0), fixed(seconds * 1e3, 1) + " ms", fixed(speed * 1e-12, 2),
+                   peak > 0 ? fixed(speed / peak, 2) : "", fixed(memory * 1e-9, 1) + " GB",
+                   std::to_string(samples.seconds.size()), standard > 0 ? fixed(rate / standard, 2) : "",
                    overlap ? overlap_cell(*overlap, what, step.token_runs()) : ""));
   const nn::AttentionConfig& attention = step.config().attention;
   OrderedJson result = {{"case", what.name()},
@@ -245,7 +240,7 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
 }
 
 void run(const Options& options) {
-  const torch::Device device = train::device_by_name(options.device);
+  const torch::Device device = nn::device_by_name(options.device);
   const bool trained = !options.model.empty();
   std::vector<Case> cases = trained ? trained_cases(options) : preset_cases(device, options);
   std::erase_if(cases, [&](const Case& what) {
@@ -271,7 +266,7 @@ void run(const Options& options) {
     json["cpu"] = machine.cpu;
     json["threads"] = machine.threads;
     progress.say(concat(machine.cpu, ", ", machine.threads, " threads, torch ", machine.torch_version,
-                        "; at::mm in fp32 ", decimal(machine.gemm_fp32 * 1e-9, 0), " GFLOPS"));
+                        "; at::mm in fp32 ", fixed(machine.gemm_fp32 * 1e-9, 0), " GFLOPS"));
   }
   json["peak_flops"] = peak;
   progress.say(concat("\nA training step, ", device.is_cuda() ? "bf16 with fp32 masters" : "fp32",

@@ -20,12 +20,12 @@
 #include "core/usage_error.h"
 #include "gsa/error.h"
 #include "gsa/version.h"
+#include "nn/device.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
 #include "overlap.h"
 #include "text_window.h"
 #include "torch/tensor_checks.h"
-#include "train/trainer.h"
 
 namespace gsa::bench {
 namespace {
@@ -194,7 +194,7 @@ void run(const Options& options) {
   const nn::Phase usual = config.attention.sparse ? nn::Phase::sparse : nn::Phase::dense;
   const nn::Phase phase =
       options.phase.empty() ? usual : checking_usage([&] { return nn::phase_by_name(options.phase); });
-  const torch::Device device = train::device_by_name(options.device);
+  const torch::Device device = nn::device_by_name(options.device);
   const DType dtype = chosen_dtype(options, device);
 
   std::vector<std::int64_t> ids = read_text({.data = options.data,

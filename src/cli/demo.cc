@@ -1,7 +1,6 @@
 // gsa demo: trains a tiny gsa model and its standard twin in minutes, and shows them side by side.
 #include <cmath>
 #include <csignal>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -39,12 +38,6 @@ Examples
   gsa demo --steps 600 --seed 7          a first look
   gsa generate gsa-demo/gsa/latest --prompt 'Story: Nora drank tea. Soon Nora drank'
 )";
-
-std::string fixed(double value, int decimals) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return text;
-}
 
 // How the user can call this very program from where they are.
 std::string program_path() {

@@ -25,11 +25,11 @@
 #include "eval/report_json.h"
 #include "model/cost.h"
 #include "model/weight_files.h"
+#include "nn/device.h"
 #include "nn/model_io.h"
 #include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
 #include "torch/threads.h"
-#include "train/trainer.h"
 
 namespace gsa::cli {
 namespace {
@@ -203,7 +203,7 @@ void check_finite(const Report& report) {
 // Refuses what cannot fit, before the weights are read.
 void check_memory(const Options& options, const nn::ModelConfig& config, const Documents& documents,
                   const std::vector<std::int64_t>& lengths) {
-  const torch::Device device = train::device_by_name(options.device);
+  const torch::Device device = nn::device_by_name(options.device);
   const auto room = binding::device_memory_room(device);
   if (!room) return;
   const DType dtype = chosen_dtype(options, device).value_or(stored_dtype(options.model.folder));
@@ -241,7 +241,7 @@ struct Subject {
 
 Subject load_subject(const Options& options) {
   const nn::ModelConfig config = chosen_config(options.model);
-  const torch::Device device = train::device_by_name(options.device);
+  const torch::Device device = nn::device_by_name(options.device);
   const nn::LoadOptions how{.config = config,
                             .missing = nn::MissingParts::refuse,
                             .dtype = chosen_dtype(options, device),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 #include "cli/text.h"
@@ -14,10 +13,7 @@ namespace {
 using namespace gsa::eval;
 
 std::string decimals(double value, int digits) {
-  if (!std::isfinite(value)) return symbol("–", "-");
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
+  return std::isfinite(value) ? fixed(value, digits) : symbol("–", "-");
 }
 
 std::string share(double value) { return std::isfinite(value) ? percent(value) : symbol("–", "-"); }

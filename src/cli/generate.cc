@@ -24,9 +24,9 @@
 #include "infer/generate.h"
 #include "kernels/decode/decode.h"
 #include "model/cost.h"
+#include "nn/device.h"
 #include "nn/model_io.h"
 #include "torch/threads.h"
-#include "train/trainer.h"
 
 namespace gsa::cli {
 namespace {
@@ -165,7 +165,7 @@ std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& confi
 
 EngineOptions engine_options(const Options& options, const nn::ModelConfig& config, at::ScalarType stored) {
   EngineOptions engine;
-  engine.device = train::device_by_name(options.device);
+  engine.device = nn::device_by_name(options.device);
   if (options.device == "auto" && engine.device.is_cpu() && torch::cuda::is_available()) {
     std::cerr << "note: there is a GPU, but this build has no CUDA operators: running on the CPU\n";
   }

@@ -3,7 +3,6 @@
 #include "cli/generate_output.h"
 
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 
 #include "cli/progress.h"
@@ -24,11 +23,7 @@ double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-std::string with_digits(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, value < 10 ? "%.2f" : value < 100 ? "%.1f" : "%.0f", value);
-  return text;
-}
+std::string with_digits(double value) { return fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0); }
 
 std::string speed(std::int64_t tokens, double seconds) {
   if (tokens == 0) return "none";

@@ -124,12 +124,7 @@ void print_costs(const Report& report) {
                "this model", "standard", "ratio"});
   const auto row = [&](const std::string& name, double ours, double theirs, const char* unit) {
     if (ours == 0 && theirs == 0) return;
-    std::string ratio;
-    if (theirs > 0) {
-      char text[32];
-      std::snprintf(text, sizeof text, ours / theirs < 0.0995 ? "%.3f" : "%.2f", ours / theirs);
-      ratio = text;
-    }
+    const std::string ratio = theirs > 0 ? fixed(ours / theirs, ours / theirs < 0.0995 ? 3 : 2) : "";
     table.row({name, scaled(ours, unit), theirs > 0 ? scaled(theirs, unit) : "", ratio});
   };
   const auto operations = [&](const char* name, const Operations& ours, const Operations& theirs) {

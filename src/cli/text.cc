@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
 namespace gsa::cli {
 namespace {
-
-std::string with_digits(double value, int decimals) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, "%.*f", decimals, value);
-  return buffer;
-}
 
 // Columns that a terminal shows for UTF-8 text: bytes that start a character.
 std::size_t width_of(const std::string& text) {
@@ -46,17 +39,6 @@ bool is_terminal(int descriptor) {
   return ::isatty(descriptor) == 1 && term != nullptr && std::string_view(term) != "dumb" && *term != '\0';
 }
 
-std::string grouped(std::int64_t value) {
-  const std::string digits = std::to_string(value < 0 ? -value : value);
-  std::string text;
-  if (value < 0) text.push_back('-');
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
-    text.push_back(digits[i]);
-  }
-  return text;
-}
-
 std::string scaled(double value, const char* unit) {
   constexpr const char* kPrefixes[] = {"", "K", "M", "G", "T", "P", "E"};
   std::size_t prefix = 0;
@@ -67,14 +49,14 @@ std::string scaled(double value, const char* unit) {
   const double size = std::abs(value);
   const bool whole = prefix == 0 && value == std::floor(value);
   const int decimals = whole ? 0 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
-  std::string text = with_digits(value, decimals);
+  std::string text = fixed(value, decimals);
   const std::string suffix = std::string(kPrefixes[prefix]) + unit;
   return suffix.empty() ? text : text + " " + suffix;
 }
 
 std::string scaled_bytes(double value) { return scaled(value, "B"); }
 
-std::string percent(double share) { return with_digits(100 * share, 1) + " %"; }
+std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
 
 void Table::print(std::ostream& out) const {
   std::vector<std::size_t> widths;

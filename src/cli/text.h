@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/number_text.h"  // grouped(), fixed()
+
 namespace gsa::cli {
 
 // Whether the user's locale shows UTF-8 (LC_ALL, LC_CTYPE or LANG, the first that is set).
@@ -15,7 +17,6 @@ inline const char* symbol(const char* utf8, const char* plain) { return shows_ut
 // Whether a stream (STDOUT_FILENO, ...) is a terminal that moves its cursor; TERM=dumb does not.
 bool is_terminal(int descriptor);
 
-std::string grouped(std::int64_t value);             // 131,072
 std::string scaled(double value, const char* unit);  // 3.65 TFLOP; three digits
 std::string scaled_bytes(double value);              // 1.50 GB (powers of 1000)
 std::string percent(double share);                   // 8.4 %

@@ -1,6 +1,5 @@
 // gsa tokenize: text to a dataset that gsa train and gsa eval read.
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -174,10 +173,7 @@ std::unique_ptr<Tokenizer> trained_tokenizer(const Options& options) {
 void describe(const std::string& folder, const Dataset& dataset) {
   std::cout << concat(folder, ": ", grouped(dataset.documents()), " documents, ", grouped(dataset.tokens()),
                       " tokens (", dataset.tokenizer_kind(), ", vocabulary ", grouped(dataset.vocab_size()),
-                      "), ");
-  char ratio[32];
-  std::snprintf(ratio, sizeof ratio, "%.2f", dataset.bytes_per_token());
-  std::cout << ratio << " bytes a token\n";
+                      "), ", fixed(dataset.bytes_per_token(), 2), " bytes a token\n");
 }
 
 int tokenize(const Options& options) {

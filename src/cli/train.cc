@@ -11,6 +11,7 @@
 #include "cli/train_display.h"
 #include "core/file.h"
 #include "model/cost.h"
+#include "nn/device.h"
 #include "train/config.h"
 #include "train/trainer.h"
 
@@ -108,7 +109,7 @@ int train_model(const Options& options) {
       return 0;
     }
     config.resolve();
-    config.precision = train::precision_on(config.precision, train::device_by_name(config.device));
+    config.precision = nn::precision_on(config.precision, nn::device_by_name(config.device));
     std::cout << to_toml(with_absolute_paths(config));
     return 0;
   }

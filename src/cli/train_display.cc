@@ -13,6 +13,7 @@
 
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "nn/device.h"
 
 namespace gsa::cli {
 namespace {
@@ -177,7 +178,7 @@ std::string TrainDisplay::summary(const StepReport& report) const {
   add(number("%.3g TFLOPS", tflops(report)));
   if (config_.output.peak_tflops > 0)
     add("MFU " + number("%.3f", tflops(report) / config_.output.peak_tflops));
-  add(scaled_bytes(static_cast<double>(train::memory_in_use(device_))));
+  add(scaled_bytes(static_cast<double>(nn::memory_in_use(device_))));
   return text;
 }
 
@@ -233,7 +234,7 @@ void TrainDisplay::record(const StepReport& report) {
   put("tokens_per_second", "speed/tokens_per_second", static_cast<double>(report.tokens) / report.seconds);
   put("tflops", "speed/tflops", tflops(report));
   if (config_.output.peak_tflops > 0) put("mfu", "speed/mfu", tflops(report) / config_.output.peak_tflops);
-  put("memory_bytes", "speed/memory_bytes", static_cast<double>(train::memory_in_use(device_)));
+  put("memory_bytes", "speed/memory_bytes", static_cast<double>(nn::memory_in_use(device_)));
   put("spikes", "train/spikes", static_cast<double>(report.spikes));
   if (!report.spike.empty()) json["spike"] = report.spike;
   if (report.skipped) json["skipped"] = true;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 
+#include "core/number_text.h"
 #include "gsa/error.h"
 #include "gsa/version.h"
 #include "plot/markup.h"
@@ -45,23 +45,7 @@ td.n,th.n{text-align:right}.scroll{overflow-x:auto}.wide{min-width:620px}pre{bac
 .sample{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;margin:8px 0}.sample .p{color:var(--quiet)}.ok{color:var(--good);font-weight:600}
 )";
 
-std::string fixed(double value, int decimals) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return text;
-}
-
 std::string whole_percent(double share) { return fixed(100 * share, 0) + " %"; }
-
-std::string grouped(std::int64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text.push_back(',');
-    text.push_back(digits[i]);
-  }
-  return text;
-}
 
 // ---- pieces of the page
 

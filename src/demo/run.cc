@@ -5,20 +5,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <memory>
 #include <numeric>
 
 #include "core/file.h"
+#include "core/number_text.h"
 #include "data/stories.h"
 #include "demo/material.h"
 #include "demo/pace.h"
 #include "eval/evaluate.h"
 #include "eval/recall.h"
+#include "infer/generate.h"
 #include "model/cost.h"
-#include "nn/evaluation_mode.h"
 #include "torch/threads.h"
 #include "train/trainer.h"
 
@@ -35,17 +35,12 @@ constexpr std::int64_t kTrialSteps = 4;
 constexpr double kSlower = 1.1;  // steps in the middle of a run, over the quickest of a trial
 constexpr int kShownQuestions = 4;
 constexpr std::int64_t kSampleTokens = 60;
+constexpr double kSampleTemperature = 0.8;
 constexpr const char* kPrompts[] = {"Story: Ada drank tea and fed goats. Later Ada", "Story: Otto"};
 constexpr const char* kMark = "demo.json";  // what a folder of ours has in it
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::string fixed(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", value);
-  return text;
 }
 
 std::string time_text(double seconds) {
@@ -231,7 +226,7 @@ class Demo {
     out.seconds = seconds_since(begin);
     out.tokens_per_second = static_cast<double>(results_.settings.train_tokens) / out.seconds;
     measure(trainer, out);
-    events_.say(concat(system, ": validation loss ", fixed(out.validation_loss), ", recall ",
+    events_.say(concat(system, ": validation loss ", fixed(out.validation_loss, 3), ", recall ",
                        std::lround(100 * out.mean_recall()), " %"));
   }
 
@@ -263,7 +258,7 @@ class Demo {
                       static_cast<double>(std::max<std::size_t>(1, report.kl.size()));
     progress(gsa ? concat("gsa, ", nn::name_of(report.phase)) : "standard",
              concat("step ", report.step, "/", spans_.steps(), "  ",
-                    report.loss ? "loss " + fixed(*report.loss) : "KL " + fixed(kl)));
+                    report.loss ? "loss " + fixed(*report.loss, 3) : "KL " + fixed(kl, 3)));
   }
 
   void measure(train::Trainer& trainer, ModelResults& out) {
@@ -309,17 +304,27 @@ class Demo {
       out.replies.push_back({tokenizer_->decode(said), answers[i].probability, answers[i].right});
     }
     watch("writing");
-    const nn::EvaluationMode evaluation(model);
-    for (const char* prompt : kPrompts) {
-      const std::string text = train::sample_text(trainer.model(), *tokenizer_,
-                                                  {.prompt = prompt,
-                                                   .tokens = kSampleTokens,
-                                                   .seed = options_.seed,
-                                                   .phase = sparse ? nn::Phase::sparse : nn::Phase::dense},
-                                                  trainer.device());
-      out.samples.push_back({prompt, text.substr(std::min(text.size(), std::string(prompt).size()))});
-    }
+    write_samples(model, out);
     evaluated_ += 1;
+  }
+
+  void write_samples(const nn::Model& model, ModelResults& out) {
+    infer::Engine engine(model);
+    std::vector<infer::Sequence> sequences;
+    std::vector<std::vector<std::int64_t>> tokens;
+    for (const char* prompt : kPrompts) {
+      sequences.push_back(engine.start());
+      tokens.push_back(infer::first_tokens(*tokenizer_, prompt));
+    }
+    std::vector<infer::Prompt> prompts;
+    for (std::size_t i = 0; i < tokens.size(); ++i) prompts.push_back({&sequences[i], tokens[i]});
+    const infer::GenerateResult result =
+        infer::generate(engine, *tokenizer_, prompts,
+                        {.sampling = {.temperature = kSampleTemperature, .seed = options_.seed},
+                         .max_tokens = kSampleTokens});
+    for (const infer::GeneratedText& text : result.texts) {
+      out.samples.push_back({kPrompts[text.prompt], text.text});
+    }
   }
 
   void progress(const std::string& what, const std::string& detail) {

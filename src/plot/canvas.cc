@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "core/number_text.h"
 #include "gsa/error.h"
 #include "plot/markup.h"
 
@@ -15,9 +15,7 @@ constexpr double kLineHeight = 18;
 
 // Two decimals: a tenth of a pixel is seen on sharp screens, more only makes files long.
 std::string pixels(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.2f", value);
-  std::string trimmed = text;
+  std::string trimmed = fixed(value, 2);
   trimmed.erase(trimmed.find_last_not_of('0') + 1);
   if (trimmed.back() == '.') trimmed.pop_back();
   return trimmed == "-0" ? "0" : trimmed;

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <iterator>
 
+#include "core/number_text.h"
+
 namespace gsa::eval {
 namespace {
 
@@ -35,9 +37,7 @@ Character first_character(std::string_view text) {
 }
 
 std::string trimmed(double value, int decimals) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, "%.*f", decimals, value);
-  std::string text = buffer;
+  std::string text = fixed(value, decimals);
   if (text.find('.') != std::string::npos) {
     text.erase(text.find_last_not_of('0') + 1);
     if (text.back() == '.') text.pop_back();

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "core/number_text.h"
 #include "gsa/error.h"
 #include "plot/markup.h"
 
@@ -89,9 +89,7 @@ std::string PlacedAxis::text(double value) const {
   const double shown = axis_.unit == Unit::share ? 100 * value : value;
   const std::string unit = axis_.unit == Unit::share ? " %" : "";
   if (axis_.scale == Scale::logarithmic || std::abs(shown) >= 9999.5) return short_number(shown) + unit;
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", decimals_, shown == 0 ? 0.0 : shown);  // no minus before zero
-  return text + unit;
+  return fixed(shown == 0 ? 0.0 : shown, decimals_) + unit;  // no minus before zero
 }
 
 }  // namespace gsa::eval

@@ -9,6 +9,7 @@
 #include "core/usage_error.h"
 #include "model/cost.h"
 #include "model/newest_model.h"
+#include "nn/device.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
 #include "torch/device_memory.h"
@@ -62,7 +63,7 @@ double clip_factor(double norm, double bound) { return bound > 0 && norm > bound
 Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
     : config_(resolved(config)),
       events_(std::move(events)),
-      device_(device_by_name(config_.device)),
+      device_(nn::device_by_name(config_.device)),
       data_(config_.data.train),
       tokenizer_(data::load_tokenizer(config_.data.train)),
       packer_(data_, config_.data.length, static_cast<std::uint64_t>(config_.data.seed)),
@@ -70,7 +71,7 @@ Trainer::Trainer(const TrainConfig& config, bool resume, TrainEvents events)
       guards_(kWatched, SpikeGuard(config_.guard.window, config_.guard.sigmas)),
       checkpoints_(config_.output.folder, config_.output.keep_last) {
   // Settled, so that a run that is resumed compares what it was trained in, not how that was asked for.
-  config_.precision = precision_on(config_.precision, device_);
+  config_.precision = nn::precision_on(config_.precision, device_);
   if (device_.is_cuda() && config_.precision == "fp32") {
     throw UsageError(
         "option 'precision': expected bf16 on a GPU, whose operators take 16-bit types, got fp32 (or set "

@@ -164,14 +164,4 @@ struct SampleOptions {
 std::string sample_text(nn::Model& model, const data::Tokenizer& tokenizer, const SampleOptions& options,
                         torch::Device device);
 
-// The device that a name means; "cuda" without a GPU, or without the CUDA operators, is an error that says
-// so.
-torch::Device device_by_name(const std::string& name);
-
-// What the option precision means on a device: "auto" is bf16 on a GPU, fp32 on a CPU.
-std::string precision_on(const std::string& precision, torch::Device device);
-
-// Bytes in use: of a GPU the most that tensors took so far, of a CPU what the process holds now.
-std::int64_t memory_in_use(torch::Device device);
-
 }  // namespace gsa::train

@@ -3,6 +3,9 @@
 #include "backend.h"
 
 #include <functional>
+#include <initializer_list>
+#include <type_traits>
+#include <vector>
 
 #include "cuda_call.h"
 #include "fused_backend.h"
@@ -52,71 +55,116 @@ bool sound(const std::function<void()>& checks) {
   }
 }
 
-// Arguments that pass the checks go through the device; others straight to the operator, which has to throw.
+// Replaces pointers into host memory by those of device copies. Outputs come before inputs that may lie in
+// them.
+class Mirror {
+ public:
+  Mirror(CudaCall& call, DType dtype) : call_(call), dtype_(dtype) {}
+
+  template <typename View>  // Rows, ConstRows
+  void rows(View& view, std::int64_t tokens, std::int64_t heads, std::int64_t size) {
+    view = call_.rows(view, tokens, heads, size, dtype_);
+  }
+  template <typename Pointer>
+  void array(Pointer& pointer, std::int64_t count) {
+    pointer = call_.array(pointer, count);
+  }
+  // Of the operator's type, of another one, of Real.
+  template <typename Pointer>
+  void elements(Pointer& pointer, std::int64_t count) {
+    elements(pointer, count, dtype_);
+  }
+  template <typename Pointer>
+  void elements(Pointer& pointer, std::int64_t count, DType type) {
+    pointer = bytes(pointer, count * static_cast<std::int64_t>(size_of(type)));
+  }
+  template <typename Pointer>
+  void reals(Pointer& pointer, std::int64_t count) {
+    elements(pointer, count, real_of(dtype_));
+  }
+
+  template <typename AnyMask>  // Mask, ConstMask
+  void mask(AnyMask& mask, const Sequences& s) {
+    array(mask.words, s.total_queries() * mask.words_per_query);
+  }
+  void indexer(Indexer& x, const Sequences& s) {
+    rows(x.q, s.total_queries(), x.heads, x.head_size);
+    rows(x.k, s.total_keys(), 1, x.head_size);
+    rows(x.w, s.total_queries(), x.heads, 1);
+    elements(x.bias, x.heads);
+  }
+  // What attend and its backward pass both have.
+  template <typename Args>
+  void attention(Args& a) {
+    const AttendShape& shape = a.shape;
+    const std::int64_t queries = a.sequences.total_queries(), keys = a.sequences.total_keys();
+    rows(a.q, queries, shape.heads, shape.head_size);
+    rows(a.k, keys, shape.kv_heads, shape.head_size);
+    rows(a.v, keys, shape.kv_heads, shape.head_size);
+    mask(a.mask, a.sequences);
+    rows(a.out, queries, shape.heads, shape.head_size);
+    reals(a.lse, queries * shape.heads);
+  }
+  void inputs(IndexerKlInputs& in) {
+    const AttendShape& shape = in.shape;
+    const std::int64_t queries = in.sequences.total_queries();
+    rows(in.q, queries, shape.heads, shape.head_size);
+    rows(in.k, in.sequences.total_keys(), shape.kv_heads, shape.head_size);
+    reals(in.lse, queries * shape.heads);
+    indexer(in.indexer, in.sequences);
+    mask(in.mask, in.sequences);
+  }
+
+ private:
+  const void* bytes(const void* host, std::int64_t count) { return call_.input(host, count); }
+  void* bytes(void* host, std::int64_t count) { return call_.output(host, count); }
+
+  CudaCall& call_;
+  DType dtype_;
+};
+
+// Arguments that pass the checks go through the device, mirrored in place; others straight to the operator,
+// which has to throw.
 template <typename Args>
-void run(const Args& args, const std::function<void()>& checks,
-         const std::function<Args(const Args&, CudaCall&)>& mirrored,
-         const std::function<void(const Args&, const cuda::Context&)>& op) {
+void run(const Args& args, DType dtype, const std::function<void()>& checks,
+         const std::type_identity_t<std::function<void(Args&, Mirror&)>>& mirror,
+         const std::type_identity_t<std::function<void(const Args&, const cuda::Context&)>>& op) {
   CudaCall call;
-  const Args there = sound(checks) ? mirrored(args, call) : args;
+  Args there = args;
+  if (sound(checks)) {
+    Mirror to_device(call, dtype);
+    mirror(there, to_device);
+  }
   call.run([&](const cuda::Context& context) { op(there, context); });
 }
 
-Indexer mirror(const Indexer& host, DType type, const Sequences& s, CudaCall& call) {
-  Indexer there = host;
-  there.q = call.rows(host.q, s.total_queries(), host.heads, host.head_size, type);
-  there.k = call.rows(host.k, s.total_keys(), 1, host.head_size, type);
-  there.w = call.rows(host.w, s.total_queries(), host.heads, 1, type);
-  there.bias = call.input(host.bias, host.heads * static_cast<std::int64_t>(size_of(type)));
-  return there;
+auto indexer_checks(const Indexer& indexer, const Sequences& sequences) {
+  return [&] {
+    check::sequences("", sequences);
+    check::indexer("", indexer, sequences);
+  };
 }
 
-ConstMask mirror(const ConstMask& host, const Sequences& s, CudaCall& call) {
-  ConstMask there = host;
-  there.words = call.array(host.words, s.total_queries() * host.words_per_query);
-  return there;
+auto attention_checks(const AttendShape& shape, const Sequences& sequences) {
+  return [&] {
+    check::attend_shape("", shape);
+    check::sequences("", sequences);
+  };
 }
 
-Mask mirror(const Mask& host, const Sequences& s, CudaCall& call) {
-  Mask there = host;
-  there.words = call.array(host.words, s.total_queries() * host.words_per_query);
-  return there;
+auto kl_checks(const IndexerKlInputs& in) {
+  return [&] {
+    attention_checks(in.shape, in.sequences)();
+    indexer_checks(in.indexer, in.sequences)();
+  };
 }
 
-const void* reals(const void* host, std::int64_t count, DType type, CudaCall& call) {
-  return call.input(host, count * static_cast<std::int64_t>(size_of(real_of(type))));
-}
-void* reals(void* host, std::int64_t count, DType type, CudaCall& call) {
-  return call.output(host, count * static_cast<std::int64_t>(size_of(real_of(type))));
-}
-
-void check_indexer(const Indexer& indexer, const Sequences& sequences) {
-  check::sequences("", sequences);
-  check::indexer("", indexer, sequences);
-}
-
-void check_attention(const AttendShape& shape, const Sequences& sequences) {
-  check::attend_shape("", shape);
-  check::sequences("", sequences);
-}
-
-void check_gate(const GateShape& shape) {
-  constexpr std::int64_t kMost = 1 << 20;
-  check::in_range("", "", shape.tokens, 0, kMost);
-  check::in_range("", "", shape.heads, 0, kMost);
-  check::in_range("", "", shape.head_size, 0, kMost);
-}
-
-IndexerKlInputs mirror(const IndexerKlInputs& host, CudaCall& call) {
-  IndexerKlInputs there = host;
-  const AttendShape& shape = host.shape;
-  const std::int64_t queries = host.sequences.total_queries(), keys = host.sequences.total_keys();
-  there.q = call.rows(host.q, queries, shape.heads, shape.head_size, shape.dtype);
-  there.k = call.rows(host.k, keys, shape.kv_heads, shape.head_size, shape.dtype);
-  there.lse = reals(host.lse, queries * shape.heads, shape.dtype, call);
-  there.indexer = mirror(host.indexer, shape.dtype, host.sequences, call);
-  there.mask = mirror(host.mask, host.sequences, call);
-  return there;
+auto gate_checks(const GateShape& shape) {
+  return [&] {
+    constexpr std::int64_t kMost = 1 << 20;
+    for (const std::int64_t size : {shape.tokens, shape.heads, shape.head_size})
+      check::in_range("", "", size, 0, kMost);
+  };
 }
 
 }  // namespace
@@ -155,181 +203,139 @@ cuda::SelectWork* counted_select_work = nullptr;
 cuda::Accumulation accumulation = cuda::Accumulation::ordered;
 
 void select(const SelectArgs& args, const Parallel&) {
-  cuda::SelectWork* work = nullptr;
-  run<SelectArgs>(
-      args, [&] { check_indexer(args.indexer, args.sequences); },
-      [&](const SelectArgs& host, CudaCall& call) {
-        SelectArgs there = host;
-        const std::int64_t queries = host.sequences.total_queries();
-        work = call.array(counted_select_work, 1);
-        there.indexer = mirror(host.indexer, host.dtype, host.sequences, call);
-        there.mask = mirror(host.mask, host.sequences, call);
-        there.k_t = call.array(host.k_t, queries);
-        there.variance = reals(host.variance, queries, host.dtype, call);
-        there.threshold = reals(host.threshold, queries, host.dtype, call);
-        there.tie_cut = call.array(host.tie_cut, queries);
-        return there;
+  cuda::SelectWork* work = counted_select_work;
+  run(
+      args, args.dtype, indexer_checks(args.indexer, args.sequences),
+      [&](SelectArgs& a, Mirror& m) {
+        const std::int64_t queries = a.sequences.total_queries();
+        m.array(work, 1);
+        m.indexer(a.indexer, a.sequences);
+        m.mask(a.mask, a.sequences);
+        m.array(a.k_t, queries);
+        m.reals(a.variance, queries);
+        m.reals(a.threshold, queries);
+        m.array(a.tie_cut, queries);
       },
-      [&](const SelectArgs& there, const cuda::Context& context) { cuda::select(there, context, work); });
+      [&](const SelectArgs& a, const cuda::Context& context) { cuda::select(a, context, work); });
 }
 
 void select_mask(const SelectMaskArgs& args, const Parallel&) {
-  run<SelectMaskArgs>(
-      args, [&] { check_indexer(args.indexer, args.sequences); },
-      [](const SelectMaskArgs& host, CudaCall& call) {
-        SelectMaskArgs there = host;
-        const std::int64_t queries = host.sequences.total_queries();
-        there.indexer = mirror(host.indexer, host.dtype, host.sequences, call);
-        there.mask = mirror(host.mask, host.sequences, call);
-        there.threshold = reals(host.threshold, queries, host.dtype, call);
-        there.tie_cut = call.array(host.tie_cut, queries);
-        return there;
+  run(
+      args, args.dtype, indexer_checks(args.indexer, args.sequences),
+      [](SelectMaskArgs& a, Mirror& m) {
+        const std::int64_t queries = a.sequences.total_queries();
+        m.indexer(a.indexer, a.sequences);
+        m.mask(a.mask, a.sequences);
+        m.reals(a.threshold, queries);
+        m.array(a.tie_cut, queries);
       },
       &cuda::select_mask);
 }
 
 void index_scores(const IndexScoresArgs& args, const Parallel&) {
-  run<IndexScoresArgs>(
-      args, [&] { check_indexer(args.indexer, args.sequences); },
-      [](const IndexScoresArgs& host, CudaCall& call) {
-        IndexScoresArgs there = host;
-        there.indexer = mirror(host.indexer, host.dtype, host.sequences, call);
-        there.scores =
-            reals(host.scores, host.sequences.total_queries() * host.scores_stride, host.dtype, call);
-        return there;
+  run(
+      args, args.dtype, indexer_checks(args.indexer, args.sequences),
+      [](IndexScoresArgs& a, Mirror& m) {
+        m.indexer(a.indexer, a.sequences);
+        m.reals(a.scores, a.sequences.total_queries() * a.scores_stride);
       },
       &cuda::index_scores);
 }
 
 void attend(const AttendArgs& args, const Parallel&) {
-  run<AttendArgs>(
-      args, [&] { check_attention(args.shape, args.sequences); },
-      [](const AttendArgs& host, CudaCall& call) {
-        AttendArgs there = host;
-        const auto& [dtype, heads, kv_heads, size, scale] = host.shape;
-        const std::int64_t queries = host.sequences.total_queries(), keys = host.sequences.total_keys();
-        there.q = call.rows(host.q, queries, heads, size, dtype);
-        there.k = call.rows(host.k, keys, kv_heads, size, dtype);
-        there.v = call.rows(host.v, keys, kv_heads, size, dtype);
-        there.mask = mirror(host.mask, host.sequences, call);
-        there.out = call.rows(host.out, queries, heads, size, dtype);
-        there.lse = reals(host.lse, queries * heads, dtype, call);
-        return there;
-      },
-      &cuda::attend);
+  run(
+      args, args.shape.dtype, attention_checks(args.shape, args.sequences),
+      [](AttendArgs& a, Mirror& m) { m.attention(a); }, &cuda::attend);
 }
 
 void attend_backward(const AttendBackwardArgs& args, const Parallel&) {
-  run<AttendBackwardArgs>(
-      args, [&] { check_attention(args.shape, args.sequences); },
-      [](const AttendBackwardArgs& host, CudaCall& call) {
-        AttendBackwardArgs there = host;
-        const auto& [dtype, heads, kv_heads, size, scale] = host.shape;
-        const std::int64_t queries = host.sequences.total_queries(), keys = host.sequences.total_keys();
-        there.q = call.rows(host.q, queries, heads, size, dtype);
-        there.k = call.rows(host.k, keys, kv_heads, size, dtype);
-        there.v = call.rows(host.v, keys, kv_heads, size, dtype);
-        there.mask = mirror(host.mask, host.sequences, call);
-        there.out = call.rows(host.out, queries, heads, size, dtype);
-        there.lse = reals(host.lse, queries * heads, dtype, call);
-        there.dout = call.rows(host.dout, queries, heads, size, dtype);
-        there.dq = call.rows(host.dq, queries, heads, size, dtype);
-        there.dk = reals(host.dk, keys * kv_heads * size, dtype, call);
-        there.dv = reals(host.dv, keys * kv_heads * size, dtype, call);
-        return there;
+  run(
+      args, args.shape.dtype, attention_checks(args.shape, args.sequences),
+      [](AttendBackwardArgs& a, Mirror& m) {
+        const auto& [dtype, heads, kv_heads, size, scale] = a.shape;
+        const std::int64_t queries = a.sequences.total_queries(), keys = a.sequences.total_keys();
+        m.attention(a);
+        m.rows(a.dout, queries, heads, size);
+        m.rows(a.dq, queries, heads, size);
+        m.reals(a.dk, keys * kv_heads * size);
+        m.reals(a.dv, keys * kv_heads * size);
       },
-      [](const AttendBackwardArgs& there, const cuda::Context& context) {
-        cuda::attend_backward(there, accumulation, context);
+      [](const AttendBackwardArgs& a, const cuda::Context& context) {
+        cuda::attend_backward(a, accumulation, context);
       });
 }
 
 void attend_lse(const AttendLseArgs& args, const Parallel&) {
-  run<AttendLseArgs>(
-      args, [&] { check_attention(args.shape, args.sequences); },
-      [](const AttendLseArgs& host, CudaCall& call) {
-        AttendLseArgs there = host;  // the tiles stay in host memory
-        const auto& [dtype, heads, kv_heads, size, scale] = host.shape;
-        const std::int64_t queries = host.sequences.total_queries();
-        there.q = call.rows(host.q, queries, heads, size, dtype);
-        there.k = call.rows(host.k, host.sequences.total_keys(), kv_heads, size, dtype);
-        there.lse = reals(host.lse, queries * heads, dtype, call);
-        return there;
+  run(
+      args, args.shape.dtype, attention_checks(args.shape, args.sequences),
+      [](AttendLseArgs& a, Mirror& m) {  // the tiles stay in host memory
+        const auto& [dtype, heads, kv_heads, size, scale] = a.shape;
+        const std::int64_t queries = a.sequences.total_queries();
+        m.rows(a.q, queries, heads, size);
+        m.rows(a.k, a.sequences.total_keys(), kv_heads, size);
+        m.reals(a.lse, queries * heads);
       },
       &cuda::attend_lse);
 }
 
 void gate(const GateArgs& args, const Parallel&) {
-  run<GateArgs>(
-      args, [&] { check_gate(args.shape); },
-      [](const GateArgs& host, CudaCall& call) {
-        GateArgs there = host;
-        const auto& [dtype, tokens, heads, size, head_wise] = host.shape;
-        there.y = call.rows(host.y, tokens, heads, size, dtype);  // first: x may be y
-        there.x = call.rows(host.x, tokens, heads, size, dtype);
-        there.z = call.rows(host.z, tokens, heads, head_wise ? 1 : size, dtype);
-        return there;
+  run(
+      args, args.shape.dtype, gate_checks(args.shape),
+      [](GateArgs& a, Mirror& m) {
+        const auto& [dtype, tokens, heads, size, head_wise] = a.shape;
+        m.rows(a.y, tokens, heads, size);  // first: x may be y
+        m.rows(a.x, tokens, heads, size);
+        m.rows(a.z, tokens, heads, head_wise ? 1 : size);
       },
       &cuda::gate);
 }
 
 void gate_backward(const GateBackwardArgs& args, const Parallel&) {
-  run<GateBackwardArgs>(
-      args, [&] { check_gate(args.shape); },
-      [](const GateBackwardArgs& host, CudaCall& call) {
-        GateBackwardArgs there = host;
-        const auto& [dtype, tokens, heads, size, head_wise] = host.shape;
-        there.dx = call.rows(host.dx, tokens, heads, size, dtype);
-        there.dz = call.rows(host.dz, tokens, heads, head_wise ? 1 : size, dtype);
-        there.x = call.rows(host.x, tokens, heads, size, dtype);
-        there.z = call.rows(host.z, tokens, heads, head_wise ? 1 : size, dtype);
-        there.dy = call.rows(host.dy, tokens, heads, size, dtype);
-        return there;
+  run(
+      args, args.shape.dtype, gate_checks(args.shape),
+      [](GateBackwardArgs& a, Mirror& m) {
+        const auto& [dtype, tokens, heads, size, head_wise] = a.shape;
+        m.rows(a.dx, tokens, heads, size);
+        m.rows(a.dz, tokens, heads, head_wise ? 1 : size);
+        m.rows(a.x, tokens, heads, size);
+        m.rows(a.z, tokens, heads, head_wise ? 1 : size);
+        m.rows(a.dy, tokens, heads, size);
       },
       &cuda::gate_backward);
 }
 
 void indexer_kl(const IndexerKlArgs& args, const Parallel&) {
-  run<IndexerKlArgs>(
-      args,
-      [&] {
-        check_attention(args.in.shape, args.in.sequences);
-        check_indexer(args.in.indexer, args.in.sequences);
+  run(
+      args, args.in.shape.dtype, kl_checks(args.in),
+      [](IndexerKlArgs& a, Mirror& m) {
+        const std::int64_t queries = a.in.sequences.total_queries();
+        m.inputs(a.in);
+        m.reals(a.loss, queries);
+        m.reals(a.index_lse, queries);
       },
-      [](const IndexerKlArgs& host, CudaCall& call) {
-        const std::int64_t queries = host.in.sequences.total_queries();
-        return IndexerKlArgs{mirror(host.in, call), reals(host.loss, queries, host.in.shape.dtype, call),
-                             reals(host.index_lse, queries, host.in.shape.dtype, call)};
-      },
-      [](const IndexerKlArgs& there, const cuda::Context& context) {
-        kl_limits == nullptr ? cuda::indexer_kl(there, context)
-                             : cuda::indexer_kl_in_chunks(there, *kl_limits, context);
+      [](const IndexerKlArgs& a, const cuda::Context& context) {
+        kl_limits == nullptr ? cuda::indexer_kl(a, context)
+                             : cuda::indexer_kl_in_chunks(a, *kl_limits, context);
       });
 }
 
 void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
-  run<IndexerKlBackwardArgs>(
-      args,
-      [&] {
-        check_attention(args.in.shape, args.in.sequences);
-        check_indexer(args.in.indexer, args.in.sequences);
+  run(
+      args, args.in.shape.dtype, kl_checks(args.in),
+      [](IndexerKlBackwardArgs& a, Mirror& m) {
+        const std::int64_t queries = a.in.sequences.total_queries(), keys = a.in.sequences.total_keys();
+        const std::int64_t heads = a.in.indexer.heads, size = a.in.indexer.head_size;
+        m.inputs(a.in);
+        m.reals(a.index_lse, queries);
+        m.reals(a.weight, queries);
+        m.rows(a.dq, queries, heads, size);
+        m.rows(a.dw, queries, heads, 1);
+        m.reals(a.dk, keys * size);
+        m.reals(a.dbias, heads);
       },
-      [](const IndexerKlBackwardArgs& host, CudaCall& call) {
-        const DType dtype = host.in.shape.dtype;
-        const Indexer& indexer = host.in.indexer;
-        const std::int64_t queries = host.in.sequences.total_queries(), keys = host.in.sequences.total_keys();
-        IndexerKlBackwardArgs there = host;
-        there.in = mirror(host.in, call);
-        there.index_lse = reals(host.index_lse, queries, dtype, call);
-        there.weight = reals(host.weight, queries, dtype, call);
-        there.dq = call.rows(host.dq, queries, indexer.heads, indexer.head_size, dtype);
-        there.dw = call.rows(host.dw, queries, indexer.heads, 1, dtype);
-        there.dk = reals(host.dk, keys * indexer.head_size, dtype, call);
-        there.dbias = reals(host.dbias, indexer.heads, dtype, call);
-        return there;
-      },
-      [](const IndexerKlBackwardArgs& there, const cuda::Context& context) {
-        kl_limits == nullptr ? cuda::indexer_kl_backward(there, context)
-                             : cuda::indexer_kl_backward_in_chunks(there, *kl_limits, context);
+      [](const IndexerKlBackwardArgs& a, const cuda::Context& context) {
+        kl_limits == nullptr ? cuda::indexer_kl_backward(a, context)
+                             : cuda::indexer_kl_backward_in_chunks(a, *kl_limits, context);
       });
 }
 
@@ -337,166 +343,128 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
 
 namespace {
 
-const void* elements(const void* host, std::int64_t count, DType type, CudaCall& call) {
-  return call.input(host, count * static_cast<std::int64_t>(size_of(type)));
-}
-void* elements(void* host, std::int64_t count, DType type, CudaCall& call) {
-  return call.output(host, count * static_cast<std::int64_t>(size_of(type)));
-}
-
 // Sizes that a test would really allocate: what lies beyond goes to the operator as it is.
-void check_size(std::int64_t size) { check::in_range("", "", size, 0, 1 << 24); }
+auto size_checks(std::initializer_list<std::int64_t> sizes) {
+  return [sizes = std::vector<std::int64_t>(sizes)] {
+    for (const std::int64_t size : sizes) check::in_range("", "", size, 0, 1 << 24);
+  };
+}
 
-void check_rotary_sizes(const RotaryShape& shape) {
-  for (const std::int64_t size : {shape.tokens, shape.q_heads, shape.k_heads, shape.v_heads, shape.head_size})
-    check_size(size);
-  check::in_range("", "", shape.pairs, 0, shape.head_size / 2);
+auto rotary_checks(const RotaryShape& s) {
+  return [&] {
+    size_checks({s.tokens, s.q_heads, s.k_heads, s.v_heads, s.head_size})();
+    check::in_range("", "", s.pairs, 0, s.head_size / 2);
+  };
 }
 
 }  // namespace
 
 void rms_norm(const RmsNormArgs& args, const Parallel&) {
-  run<RmsNormArgs>(
-      args,
-      [&] {
-        check_size(args.shape.tokens);
-        check_size(args.shape.size);
-      },
-      [](const RmsNormArgs& host, CudaCall& call) {
-        RmsNormArgs there = host;
-        const auto& [dtype, tokens, size, eps] = host.shape;
-        there.y = elements(host.y, tokens * size, dtype, call);
-        there.sum = elements(host.sum, tokens * size, dtype, call);
-        there.rstd = reals(host.rstd, tokens, dtype, call);
-        there.x = elements(host.x, tokens * size, dtype, call);
-        there.branch = elements(host.branch, tokens * size, dtype, call);
-        there.weight = elements(host.weight, size, dtype, call);
-        return there;
+  run(
+      args, args.shape.dtype, size_checks({args.shape.tokens, args.shape.size}),
+      [](RmsNormArgs& a, Mirror& m) {
+        const auto& [dtype, tokens, size, eps] = a.shape;
+        m.elements(a.y, tokens * size);
+        m.elements(a.sum, tokens * size);
+        m.reals(a.rstd, tokens);
+        m.elements(a.x, tokens * size);
+        m.elements(a.branch, tokens * size);
+        m.elements(a.weight, size);
       },
       &cuda::rms_norm);
 }
 
 void rms_norm_backward(const RmsNormBackwardArgs& args, const Parallel&) {
-  run<RmsNormBackwardArgs>(
-      args,
-      [&] {
-        check_size(args.shape.tokens);
-        check_size(args.shape.size);
-      },
-      [](const RmsNormBackwardArgs& host, CudaCall& call) {
-        RmsNormBackwardArgs there = host;
-        const auto& [dtype, tokens, size, eps] = host.shape;
-        there.dx = elements(host.dx, tokens * size, dtype, call);
-        there.dweight = reals(host.dweight, size, dtype, call);
-        there.dy = elements(host.dy, tokens * size, dtype, call);
-        there.dsum = elements(host.dsum, tokens * size, dtype, call);
-        there.sum = elements(host.sum, tokens * size, dtype, call);
-        there.weight = elements(host.weight, size, dtype, call);
-        there.rstd = reals(host.rstd, tokens, dtype, call);
-        return there;
+  run(
+      args, args.shape.dtype, size_checks({args.shape.tokens, args.shape.size}),
+      [](RmsNormBackwardArgs& a, Mirror& m) {
+        const auto& [dtype, tokens, size, eps] = a.shape;
+        m.elements(a.dx, tokens * size);
+        m.reals(a.dweight, size);
+        m.elements(a.dy, tokens * size);
+        m.elements(a.dsum, tokens * size);
+        m.elements(a.sum, tokens * size);
+        m.elements(a.weight, size);
+        m.reals(a.rstd, tokens);
       },
       &cuda::rms_norm_backward);
 }
 
 void rotary(const RotaryArgs& args, const Parallel&) {
-  run<RotaryArgs>(
-      args, [&] { check_rotary_sizes(args.shape); },
-      [](const RotaryArgs& host, CudaCall& call) {
-        RotaryArgs there = host;
-        const RotaryShape& s = host.shape;
+  run(
+      args, args.shape.dtype, rotary_checks(args.shape),
+      [](RotaryArgs& a, Mirror& m) {
+        const RotaryShape& s = a.shape;
         const std::int64_t head = s.tokens * s.head_size;
-        there.q = elements(host.q, head * s.q_heads, s.dtype, call);
-        there.k = elements(host.k, head * s.k_heads, s.dtype, call);
-        there.v = elements(host.v, head * s.v_heads, s.dtype, call);
-        there.x = elements(host.x, head * (s.q_heads + s.k_heads + s.v_heads), s.dtype, call);
-        there.cos = reals(host.cos, s.tokens * s.pairs, s.dtype, call);
-        there.sin = reals(host.sin, s.tokens * s.pairs, s.dtype, call);
-        return there;
+        m.elements(a.q, head * s.q_heads);
+        m.elements(a.k, head * s.k_heads);
+        m.elements(a.v, head * s.v_heads);
+        m.elements(a.x, head * (s.q_heads + s.k_heads + s.v_heads));
+        m.reals(a.cos, s.tokens * s.pairs);
+        m.reals(a.sin, s.tokens * s.pairs);
       },
       &cuda::rotary);
 }
 
 void rotary_backward(const RotaryBackwardArgs& args, const Parallel&) {
-  run<RotaryBackwardArgs>(
-      args, [&] { check_rotary_sizes(args.shape); },
-      [](const RotaryBackwardArgs& host, CudaCall& call) {
-        RotaryBackwardArgs there = host;
-        const RotaryShape& s = host.shape;
+  run(
+      args, args.shape.dtype, rotary_checks(args.shape),
+      [](RotaryBackwardArgs& a, Mirror& m) {
+        const RotaryShape& s = a.shape;
         const std::int64_t head = s.tokens * s.head_size;
-        there.dx = elements(host.dx, head * (s.q_heads + s.k_heads + s.v_heads), s.dtype, call);
-        there.dq = elements(host.dq, head * s.q_heads, s.dtype, call);
-        there.dk = elements(host.dk, head * s.k_heads, s.dtype, call);
-        there.dv = elements(host.dv, head * s.v_heads, s.dtype, call);
-        there.cos = reals(host.cos, s.tokens * s.pairs, s.dtype, call);
-        there.sin = reals(host.sin, s.tokens * s.pairs, s.dtype, call);
-        return there;
+        m.elements(a.dx, head * (s.q_heads + s.k_heads + s.v_heads));
+        m.elements(a.dq, head * s.q_heads);
+        m.elements(a.dk, head * s.k_heads);
+        m.elements(a.dv, head * s.v_heads);
+        m.reals(a.cos, s.tokens * s.pairs);
+        m.reals(a.sin, s.tokens * s.pairs);
       },
       &cuda::rotary_backward);
 }
 
 void swiglu(const SwigluArgs& args, const Parallel&) {
-  run<SwigluArgs>(
-      args,
-      [&] {
-        check_size(args.shape.tokens);
-        check_size(args.shape.size);
-      },
-      [](const SwigluArgs& host, CudaCall& call) {
-        SwigluArgs there = host;
-        const auto& [dtype, tokens, size] = host.shape;
-        there.y = elements(host.y, tokens * size, dtype, call);
-        there.x = elements(host.x, tokens * 2 * size, dtype, call);
-        return there;
+  run(
+      args, args.shape.dtype, size_checks({args.shape.tokens, args.shape.size}),
+      [](SwigluArgs& a, Mirror& m) {
+        const auto& [dtype, tokens, size] = a.shape;
+        m.elements(a.y, tokens * size);
+        m.elements(a.x, tokens * 2 * size);
       },
       &cuda::swiglu);
 }
 
 void swiglu_backward(const SwigluBackwardArgs& args, const Parallel&) {
-  run<SwigluBackwardArgs>(
-      args,
-      [&] {
-        check_size(args.shape.tokens);
-        check_size(args.shape.size);
-      },
-      [](const SwigluBackwardArgs& host, CudaCall& call) {
-        SwigluBackwardArgs there = host;
-        const auto& [dtype, tokens, size] = host.shape;
-        there.dx = elements(host.dx, tokens * 2 * size, dtype, call);
-        there.x = elements(host.x, tokens * 2 * size, dtype, call);
-        there.dy = elements(host.dy, tokens * size, dtype, call);
-        return there;
+  run(
+      args, args.shape.dtype, size_checks({args.shape.tokens, args.shape.size}),
+      [](SwigluBackwardArgs& a, Mirror& m) {
+        const auto& [dtype, tokens, size] = a.shape;
+        m.elements(a.dx, tokens * 2 * size);
+        m.elements(a.x, tokens * 2 * size);
+        m.elements(a.dy, tokens * size);
       },
       &cuda::swiglu_backward);
 }
 
 void cross_entropy(const CrossEntropyArgs& args, const Parallel&) {
-  run<CrossEntropyArgs>(
-      args,
-      [&] {
-        check_size(args.tokens);
-        check_size(args.classes);
-      },
-      [](const CrossEntropyArgs& host, CudaCall& call) {
-        CrossEntropyArgs there = host;
-        there.logits = elements(host.logits, host.tokens * host.classes, host.dtype, call);
-        there.targets = call.array(host.targets, host.tokens);
-        there.loss = reals(host.loss, host.tokens, host.dtype, call);
-        return there;
+  run(
+      args, args.dtype, size_checks({args.tokens, args.classes}),
+      [](CrossEntropyArgs& a, Mirror& m) {
+        m.elements(a.logits, a.tokens * a.classes);
+        m.array(a.targets, a.tokens);
+        m.reals(a.loss, a.tokens);
       },
       &cuda::cross_entropy);
 }
 
 void adamw(const AdamWArgs& args, const Parallel&) {
-  run<AdamWArgs>(
-      args, [&] { check_size(args.count); },
-      [](const AdamWArgs& host, CudaCall& call) {
-        AdamWArgs there = host;
-        there.master = call.array(host.master, host.count);
-        there.mean = call.array(host.mean, host.count);
-        there.square = call.array(host.square, host.count);
-        there.weight = elements(host.weight, host.count, host.weight_type, call);
-        there.gradient = elements(host.gradient, host.count, host.gradient_type, call);
-        return there;
+  run(
+      args, args.weight_type, size_checks({args.count}),
+      [](AdamWArgs& a, Mirror& m) {
+        m.array(a.master, a.count);
+        m.array(a.mean, a.count);
+        m.array(a.square, a.count);
+        m.elements(a.weight, a.count);
+        m.elements(a.gradient, a.count, a.gradient_type);
       },
       &cuda::adamw);
 }

@@ -98,6 +98,19 @@ def test_same_seed_same_results(short, tmp_path):
         assert first[name]["samples"] == second[name]["samples"]
 
 
+def test_samples_are_what_generate_writes(short):
+    program, _ = short
+    results = json.loads((program.folder / "out" / "results.json").read_text(encoding="utf-8"))
+    for name in ("standard", "gsa"):
+        samples = results[name]["samples"]
+        prompts = [argument for sample in samples for argument in ("--prompt", sample["prompt"])]
+        written = program.run("generate", f"out/{name}/latest", *prompts, "--temperature", "0.8", "--seed", "1",
+                              "--max-tokens", "60", "--threads", "1", "--json")
+        lines = [json.loads(line) for line in written.splitlines() if line.startswith("{")]
+        texts = {line["prompt"]: line["text"] for line in lines if "text" in line}
+        assert texts == {i: sample["text"] for i, sample in enumerate(samples)}
+
+
 def test_another_folder_is_refused(gsa):
     (gsa.folder / "out").mkdir()
     (gsa.folder / "out" / "precious.txt").write_text("mine")

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/errors.h"
+#include "nn/device.h"
 #include "nn/model_io.h"
 #include "train/runs.h"
 
@@ -485,7 +486,7 @@ TEST(Trainer, ADeviceThatIsNotThereIsRefused) {
   TrainConfig config = small_run(folder);
   config.device = "cuda";
   expect_error([&] { Trainer(config, false); }, {"device", "GPU", "none"});
-  EXPECT_TRUE(device_by_name("auto").is_cpu());
+  EXPECT_TRUE(nn::device_by_name("auto").is_cpu());
 }
 
 TEST(Trainer, SamplesAreSeeded) {

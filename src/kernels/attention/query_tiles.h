@@ -1,11 +1,12 @@
-// A sample of the queries as a list of places (see QueryTiles in gsa/tensor_view.h). Host code, the same for
-// every device.
+// Tiles of neighbouring queries, and a sample of them as a list of places (see QueryTiles in
+// gsa/tensor_view.h). The same for every device.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "gsa/tensor_view.h"
+#include "kernels/common/host_device.h"
 
 namespace gsa {
 
@@ -16,10 +17,15 @@ struct SampledTile {
   std::int64_t first_position;  // of first_query in its sequence; the others follow
 };
 
-// Tiles of `queries` consecutive queries, the first of which stands at first_position.
+// Tiles of `queries` consecutive queries, the first of which stands at first_position, cut where positions
+// are multiples of tile_queries.
+template <typename Int>
+GSA_DEVICE constexpr Int tile_count(Int first_position, Int queries, Int tile_queries) {
+  return queries == 0 ? 0 : (first_position + queries - 1) / tile_queries - first_position / tile_queries + 1;
+}
+
 constexpr std::int64_t query_tiles(std::int64_t queries, std::int64_t first_position) {
-  if (queries == 0) return 0;
-  return (first_position + queries - 1) / kQueryTile - first_position / kQueryTile + 1;
+  return tile_count(first_position, queries, kQueryTile);
 }
 
 // Of all sequences: tiles are numbered 0 .. total - 1.

@@ -228,8 +228,8 @@ int capacity_of(const ConstMask& mask, const DeviceSequences& sequences, int til
 int union_tiles(const Sequences& sequences, int tile_queries) {
   std::int64_t tiles = 0;
   for (std::int64_t n = 0; n < sequences.count; ++n) {
-    tiles += tiles_of(static_cast<int>(sequences.first_position(n)), static_cast<int>(sequences.queries(n)),
-                      tile_queries);
+    tiles += tile_count(static_cast<int>(sequences.first_position(n)), static_cast<int>(sequences.queries(n)),
+                        tile_queries);
   }
   return static_cast<int>(tiles);
 }

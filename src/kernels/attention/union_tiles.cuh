@@ -5,14 +5,26 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/attention/query_tiles.h"
 #include "kernels/attention/union_plan.h"
 
 namespace gsa::cuda {
 
 inline constexpr unsigned kAll = 0xffffffffu;
 
-GSA_DEVICE int tiles_of(int first_position, int queries, int tile_queries) {
-  return queries == 0 ? 0 : (first_position + queries - 1) / tile_queries - first_position / tile_queries + 1;
+// Tile number `index` of sequence n, without the count of its keys.
+__device__ __forceinline__ UnionTile tile_of(const DeviceSequences& sequences, int n, int tile_queries,
+                                             int index) {
+  const int first = sequences.first_position(n);
+  const int begin = max((first / tile_queries + index) * tile_queries, first);  // a position
+  const int end = min((first / tile_queries + index + 1) * tile_queries, first + sequences.queries(n));
+  UnionTile tile;
+  tile.first_query = sequences.q_begin(n) + begin - first;
+  tile.queries = end - begin;
+  tile.first_position = begin;
+  tile.k_begin = sequences.k_begin(n);
+  tile.sequence = n;
+  return tile;
 }
 
 // Tile number `index` of all; one warp together.
@@ -20,15 +32,15 @@ __device__ inline UnionTile find_tile(const DeviceSequences& sequences, int tile
   const int lane = static_cast<int>(threadIdx.x % 32);
   int n = 0;
   if (sequences.table == nullptr) {
-    const int each = tiles_of(sequences.position_each, sequences.queries_each, tile_queries);
+    const int each = tile_count(sequences.position_each, sequences.queries_each, tile_queries);
     n = index / each;
     index -= n * each;
   } else {
     for (int base = 0;; base += 32) {
       const int mine = base + lane;
-      const int tiles = mine < sequences.count
-                            ? tiles_of(sequences.first_position(mine), sequences.queries(mine), tile_queries)
-                            : 0;
+      const int tiles = mine < sequences.count ? tile_count(sequences.first_position(mine),
+                                                            sequences.queries(mine), tile_queries)
+                                               : 0;
       int sum = tiles;  // tiles of the sequences base .. mine
       for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(kAll, sum, step);
@@ -44,16 +56,7 @@ __device__ inline UnionTile find_tile(const DeviceSequences& sequences, int tile
       index -= __shfl_sync(kAll, sum, 31);
     }
   }
-  const int first = sequences.first_position(n);
-  const int begin = max((first / tile_queries + index) * tile_queries, first);  // a position
-  const int end = min((first / tile_queries + index + 1) * tile_queries, first + sequences.queries(n));
-  UnionTile tile;
-  tile.first_query = sequences.q_begin(n) + begin - first;
-  tile.queries = end - begin;
-  tile.first_position = begin;
-  tile.k_begin = sequences.k_begin(n);
-  tile.sequence = n;
-  return tile;
+  return tile_of(sequences, n, tile_queries, index);
 }
 
 struct MaskColumns {

@@ -7,12 +7,7 @@
 
 #include "core/cuda_context.h"
 #include "gsa/tensor_view.h"
-
-#ifdef __CUDACC__
-#define GSA_DEVICE __host__ __device__ __forceinline__
-#else
-#define GSA_DEVICE inline
-#endif
+#include "kernels/common/host_device.h"
 
 namespace gsa::cuda {
 

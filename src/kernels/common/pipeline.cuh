@@ -1,5 +1,4 @@
-// How kernels, and warps of a block, hand work to each other: launches that overlap, barriers in shared
-// memory.
+// How kernels hand work to each other: launches that overlap.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +7,6 @@
 #include <cstdint>
 
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/mma.cuh"
 
 namespace gsa::cuda {
 
@@ -23,41 +21,6 @@ __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
-
-// Barriers in shared memory: a phase ends when `count` arrivals have come.
-__device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, int count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-__device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(shared_address(barrier))
-               : "memory");
-}
-// Arrives when all asynchronous copies of this thread so far are done.
-__device__ __forceinline__ void cp_async_arrive(std::uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-// Waits until the phase of this parity has ended.
-__device__ __forceinline__ void mbarrier_wait(std::uint64_t* barrier, int parity) {
-  unsigned done = 0;
-  do {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-#else
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(shared_address(barrier)), "r"(parity)
-                 : "memory");
-#endif
-  } while (done == 0);
-}
-// A barrier of some of the block's warps, `threads` in all.
-template <int threads>
-__device__ __forceinline__ void barrier_of(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(threads) : "memory");
 }
 
 struct Launch {

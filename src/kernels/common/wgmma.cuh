@@ -3,6 +3,7 @@
 // GSA_HOPPER_CODE.
 #pragma once
 
+#include "kernels/common/barrier.cuh"
 #include "kernels/common/mma.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -166,35 +167,12 @@ __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Barriers in shared memory that count arrivals; a wait names the phase (0, 1, 0, ...) whose end it awaits.
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// After barrier_init, before the block's __syncthreads.
-__device__ __forceinline__ void barrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives when all cp.async of this thread so far have landed; counts as one of the expected arrivals.
-__device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t phase) {
-  asm volatile(
-      "{.reg .pred done;\n"
-      "wait_%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra wait_%=;}" ::"r"(barrier),
-      "r"(phase)
-      : "memory");
-}
-
-// A barrier among some warps of the block: id 1 .. 15, threads a multiple of 32.
-__device__ __forceinline__ void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
+using cuda::barrier_arrive;
+using cuda::barrier_arrive_after_copies;
+using cuda::barrier_init;
+using cuda::barrier_init_fence;
+using cuda::barrier_wait;
+using cuda::named_barrier;
 
 // Registers a warpgroup gives away or takes; each role is one branch of one if/else, and the kernel has
 // __launch_bounds__(threads, 1).

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/barrier.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/plans.h"
 #include "kernels/common/row_pieces.cuh"
@@ -142,7 +143,7 @@ __device__ __forceinline__ void load(const Params& p, char* shared, std::uint64_
   if (p.settled) wait_for_previous();
   for (int i = 0; i < kStages && x.tile < share.tiles; ++i, x.advance(p.size)) load_x(x);
   for (; weights.tile < share.tiles; weights.advance(p.size)) {
-    mbarrier_wait(empty + weights.stage, weights.phase ^ 1);
+    barrier_wait(empty + weights.stage, weights.phase ^ 1);
     load_weights(weights);
     load_x(weights);
   }
@@ -246,7 +247,7 @@ __device__ __forceinline__ void multiply(const Params& p, char* shared, std::uin
       const std::uint32_t b_at = shared_address(
           (normed ? shared + p.layout.x + from.begin * 2 : data + kTile * kRowBytes) + b_offset);
       const int steps = min(kChunk, p.size - from.begin) / 16;
-      mbarrier_wait(full + from.stage, from.phase);
+      barrier_wait(full + from.stage, from.phase);
 #pragma unroll
       for (int i = 0; i < kChunk / 16 / kWarps; ++i) {
         const int step = i * kWarps + warp;
@@ -264,7 +265,7 @@ __device__ __forceinline__ void multiply(const Params& p, char* shared, std::uin
           mma_16x8x16<T>(acc[1], a, b[2], b[3]);
         }
       }
-      mbarrier_arrive(empty + from.stage);  // every lane for itself, so that racecheck can follow
+      barrier_arrive(empty + from.stage);  // every lane for itself, so that racecheck can follow
     }
     // Two places for sums, in turn: one barrier a tile is enough.
     float* const sums =
@@ -274,7 +275,7 @@ __device__ __forceinline__ void multiply(const Params& p, char* shared, std::uin
       const int of = lane / 4 + i % 4 / 2 * 8, to = i / 4 * 8 + lane % 4 * 2 + i % 2;
       sums[(warp * columns + to) * kSumStride + of] = acc[i / 4][i % 4];
     }
-    barrier_of<kThreads>(1);
+    named_barrier(1, kThreads);
     results.write(p, sums, columns);
   }
 }
@@ -287,11 +288,11 @@ __global__ void __launch_bounds__(kAllThreads, 1) few_linear_kernel(const Params
   let_next_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(full + i, 1);
-      mbarrier_init(empty + i, kThreads);
+      barrier_init(full + i, 1);
+      barrier_init(empty + i, kThreads);
     }
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barrier_init_fence();
 #endif
   }
   __syncthreads();
@@ -306,10 +307,10 @@ __global__ void __launch_bounds__(kAllThreads, 1) few_linear_kernel(const Params
     for (int i = static_cast<int>(threadIdx.x) * kWidth; i < p.size; i += kThreads * kWidth) {
       store_piece<T, kWidth>(to + i, load_piece<T, kWidth>(static_cast<const T*>(p.norm) + i));
     }
-    barrier_of<kThreads>(1);
+    named_barrier(1, kThreads);
     wait_for_previous();
     norm_rows<T>(p, shared);
-    barrier_of<kThreads>(1);
+    named_barrier(1, kThreads);
   } else {
     wait_for_previous();
   }

@@ -8,26 +8,7 @@
 namespace gsa::cuda::kl {
 namespace {
 
-// Every tile, cut where positions are multiples of its size.
-std::vector<UnionTile> all_tiles(const Sequences& sequences, int tile_queries) {
-  std::vector<UnionTile> tiles;
-  for (int n = 0; n < static_cast<int>(sequences.count); ++n) {
-    const int first = static_cast<int>(sequences.first_position(n));
-    const int end = first + static_cast<int>(sequences.queries(n));
-    for (int position = first; position < end;) {
-      const int next = std::min(end, (position / tile_queries + 1) * tile_queries);
-      tiles.push_back({.first_query = static_cast<int>(sequences.q_begin[n]) + position - first,
-                       .queries = next - position,
-                       .first_position = position,
-                       .k_begin = static_cast<int>(sequences.k_begin[n]),
-                       .count = next,
-                       .sequence = n});
-      position = next;
-    }
-  }
-  return tiles;
-}
-
+// Every tile, or those of a sample.
 std::vector<UnionTile> tiles_of(const Sequences& sequences, const QueryTiles& sample) {
   static_assert(kQueryTile == kDenseQueries);
   std::vector<UnionTile> tiles;
@@ -53,7 +34,7 @@ bool hopper_target_takes(const TargetFacts& facts) {
 DensePlan make_dense_plan(const IndexerKlInputs& in, const DenseNeeds& needs) {
   DensePlan plan;
   const bool sampled = in.tiles.number != nullptr;
-  plan.tiles = sampled ? tiles_of(in.sequences, in.tiles) : all_tiles(in.sequences, needs.tile_queries);
+  plan.tiles = tiles_of(in.sequences, in.tiles);
   const int count = static_cast<int>(plan.tiles.size());
   // Tiles of a sample lie too far apart for windows: a few in a row make a part.
   constexpr int kSampledPart = 4;

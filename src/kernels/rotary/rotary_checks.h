@@ -21,28 +21,33 @@ inline bool check_rotary_shape(const char* op, const RotaryShape& shape) {
   return checked_mul(shape.tokens, width, op, "tokens x heads x head_size") > 0;
 }
 
-inline bool check_rotary(const RotaryArgs& args) {
-  constexpr const char* kOp = "rotary";
-  if (!check_rotary_shape(kOp, args.shape)) return false;
-  check::not_null(kOp, "x", args.x);
-  if (args.shape.pairs > 0) check::not_null(kOp, "cos", args.cos);
-  if (args.shape.pairs > 0) check::not_null(kOp, "sin", args.sin);
-  if (args.shape.q_heads > 0) check::not_null(kOp, "q", args.q);
-  if (args.shape.k_heads > 0) check::not_null(kOp, "k", args.k);
-  if (args.shape.v_heads > 0) check::not_null(kOp, "v", args.v);
+struct RotaryPointer {
+  const char* name;
+  const void* data;
+};
+
+// joint: all heads together; parts: those of q, k and v.
+inline bool check_rotary_inputs(const char* op, const RotaryShape& shape, const void* cos, const void* sin,
+                                RotaryPointer joint, const RotaryPointer (&parts)[3]) {
+  if (!check_rotary_shape(op, shape)) return false;
+  check::not_null(op, joint.name, joint.data);
+  if (shape.pairs > 0) check::not_null(op, "cos", cos);
+  if (shape.pairs > 0) check::not_null(op, "sin", sin);
+  const std::int64_t heads[] = {shape.q_heads, shape.k_heads, shape.v_heads};
+  for (int i = 0; i < 3; ++i) {
+    if (heads[i] > 0) check::not_null(op, parts[i].name, parts[i].data);
+  }
   return true;
 }
 
-inline bool check_rotary_backward(const RotaryBackwardArgs& args) {
-  constexpr const char* kOp = "rotary_backward";
-  if (!check_rotary_shape(kOp, args.shape)) return false;
-  check::not_null(kOp, "dx", args.dx);
-  if (args.shape.pairs > 0) check::not_null(kOp, "cos", args.cos);
-  if (args.shape.pairs > 0) check::not_null(kOp, "sin", args.sin);
-  if (args.shape.q_heads > 0) check::not_null(kOp, "dq", args.dq);
-  if (args.shape.k_heads > 0) check::not_null(kOp, "dk", args.dk);
-  if (args.shape.v_heads > 0) check::not_null(kOp, "dv", args.dv);
-  return true;
+inline bool check_rotary(const RotaryArgs& a) {
+  return check_rotary_inputs("rotary", a.shape, a.cos, a.sin, {"x", a.x},
+                             {{"q", a.q}, {"k", a.k}, {"v", a.v}});
+}
+
+inline bool check_rotary_backward(const RotaryBackwardArgs& a) {
+  return check_rotary_inputs("rotary_backward", a.shape, a.cos, a.sin, {"dx", a.dx},
+                             {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}});
 }
 
 }  // namespace gsa

@@ -40,17 +40,10 @@ class Tiles {
   int count() const { return static_cast<int>(sequences_.total_queries() / kTileQueries + sequences_.count); }
   // The first row, among all queries, that belongs to this tile or a later one.
   std::int64_t first_row(std::int64_t tile) const {
-    std::int64_t low = 0, high = sequences_.count - 1;
-    while (low < high) {
-      const std::int64_t middle = (low + high + 1) / 2;
-      if (sequences_.q_begin[middle] / kTileQueries + middle <= tile) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    const std::int64_t first = (tile - (sequences_.q_begin[low] / kTileQueries + low)) * kTileQueries;
-    return sequences_.q_begin[low] + std::min(first, sequences_.queries(low));
+    const std::int64_t n = selecting::sequence_of_tile(tile, sequences_.count,
+                                                       [&](std::int64_t i) { return sequences_.q_begin[i]; });
+    const std::int64_t first = (tile - (sequences_.q_begin[n] / kTileQueries + n)) * kTileQueries;
+    return sequences_.q_begin[n] + std::min(first, sequences_.queries(n));
   }
   // The most keys that one of rows first .. end - 1 sees.
   std::int64_t most_visible(std::int64_t first, std::int64_t end) const {

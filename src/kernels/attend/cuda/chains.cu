@@ -1,5 +1,6 @@
 #include "kernels/attend/cuda/chains.h"
 
+#include "kernels/attention/union_tiles.cuh"
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda {
@@ -13,21 +14,12 @@ __global__ void dense_kernel(DeviceSequences sequences, int tile_queries, int ti
   if (index >= tiles) return;
   int n = 0, of_sequence = index;
   for (;; ++n) {
-    const int first = sequences.first_position(n), queries = sequences.queries(n);
-    const int count = queries == 0 ? 0 : (first + queries - 1) / tile_queries - first / tile_queries + 1;
+    const int count = tile_count(sequences.first_position(n), sequences.queries(n), tile_queries);
     if (of_sequence < count) break;
     of_sequence -= count;
   }
-  const int first = sequences.first_position(n);
-  const int begin = max((first / tile_queries + of_sequence) * tile_queries, first);
-  const int end = min((first / tile_queries + of_sequence + 1) * tile_queries, first + sequences.queries(n));
-  UnionTile tile;
-  tile.first_query = sequences.q_begin(n) + begin - first;
-  tile.queries = end - begin;
-  tile.first_position = begin;
-  tile.k_begin = sequences.k_begin(n);
-  tile.count = end;
-  tile.sequence = n;
+  UnionTile tile = tile_of(sequences, n, tile_queries, of_sequence);
+  tile.count = tile.first_position + tile.queries;
   to[index] = tile;
 }
 

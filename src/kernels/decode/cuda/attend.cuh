@@ -9,6 +9,7 @@
 // kernel puts the pieces together in the order of the list, gates and writes.
 #pragma once
 
+#include "kernels/common/barrier.cuh"
 #include "kernels/common/mma.cuh"
 #include "kernels/decode/cuda/device.cuh"
 
@@ -141,14 +142,14 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
       phase ^= 1;
     }
   };
-  const auto wait_for_room = [&] { mbarrier_wait(&fixed.empty[stage], phase ^ 1); };
+  const auto wait_for_room = [&] { barrier_wait(&fixed.empty[stage], phase ^ 1); };
   const auto publish = [&](const StageInfo& info) {
     if constexpr (!values) {
       if (lane == 0) fixed.info[stage] = info;
     }
-    cp_async_arrive(&fixed.full[stage]);
+    barrier_arrive_after_copies(&fixed.full[stage]);
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(&fixed.full[stage]);
+    if (lane == 0) barrier_arrive(&fixed.full[stage]);
     next_stage();
   };
 
@@ -310,7 +311,7 @@ __device__ __forceinline__ void write_item(const AttendParams& p, AttendShared& 
       fixed.sums[parity][warp][r * 8 + lane / 4] = result.sum[r];
     }
   }
-  barrier_of<kComputeThreads>(1);
+  named_barrier(1, kComputeThreads);
   // Factors of the warps, for the maximum of all of them.
   const auto maximum_of = [&](int head) {
     float top = fixed.maxima[parity][0][head];
@@ -332,7 +333,7 @@ __device__ __forceinline__ void write_item(const AttendParams& p, AttendShared& 
           factor * result.out[i / 2][i % 2][2 * r], factor * result.out[i / 2][i % 2][2 * r + 1]};
     }
   }
-  barrier_of<kComputeThreads>(1);
+  named_barrier(1, kComputeThreads);
 #pragma unroll 1
   for (int i = thread * 4; i < info.heads * size; i += kComputeThreads * 4) {
     const int head = i / size, d = i % size;
@@ -367,7 +368,7 @@ __device__ __forceinline__ void compute_items(const AttendParams& p, char* share
   int stage = 0, phase = 0, parity = 0;
 #pragma unroll 1
   while (true) {
-    mbarrier_wait(&fixed.full[stage], phase);
+    barrier_wait(&fixed.full[stage], phase);
     const StageInfo info = fixed.info[stage];
     if (info.keys == 0) break;
     char* const tiles = shared + layout.stages + stage * layout.stage;
@@ -388,7 +389,7 @@ __device__ __forceinline__ void compute_items(const AttendParams& p, char* share
       write_item<size>(p, fixed, result, info, parity, reinterpret_cast<float*>(tiles));
       parity ^= 1;
     }
-    mbarrier_arrive(&fixed.empty[stage]);
+    barrier_arrive(&fixed.empty[stage]);
     if (++stage == p.stages) {
       stage = 0;
       phase ^= 1;
@@ -403,8 +404,8 @@ __global__ void __launch_bounds__(kAttendThreads, size == 256 ? 1 : 2) attend_ke
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int stage = 0; stage < kMostStages; ++stage) {
-      mbarrier_init(&fixed.full[stage], 2 * (32 + 1));
-      mbarrier_init(&fixed.empty[stage], kComputeThreads);
+      barrier_init(&fixed.full[stage], 2 * (32 + 1));
+      barrier_init(&fixed.empty[stage], kComputeThreads);
     }
   }
   __syncthreads();

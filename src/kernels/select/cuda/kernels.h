@@ -68,6 +68,21 @@ SelectFacts facts_of(const ScoreInput& in, const Device& device);
 // rows are queries of one sequence; a few tiles are empty.
 constexpr int kTileQueries = 64;
 
+// The sequence that tile number `tile` belongs to; q_begin(n): the first query of sequence n.
+template <typename Int, class QBegin>
+GSA_DEVICE Int sequence_of_tile(Int tile, Int sequences, const QBegin& q_begin) {
+  Int low = 0, high = sequences - 1;
+  while (low < high) {
+    const Int middle = (low + high + 1) / 2;
+    if (q_begin(middle) / kTileQueries + middle <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 // Scores of the queries of tiles first .. first + tiles - 1. longest: a bound of the keys a query sees.
 void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
                    int longest, const Context& context);

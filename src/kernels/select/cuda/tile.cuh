@@ -31,22 +31,14 @@ struct QueryTile {
 };
 
 __device__ __forceinline__ QueryTile find_tile(const DeviceSequences& sequences, int tile) {
-  int low = 0, high = sequences.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (sequences.q_begin(middle) / kTileQueries + middle <= tile) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
+  const int n = sequence_of_tile(tile, sequences.count, [&](int i) { return sequences.q_begin(i); });
   QueryTile result;
-  result.sequence = low;
-  result.first = (tile - (sequences.q_begin(low) / kTileQueries + low)) * kTileQueries;
-  result.count = max(0, min(kTileQueries, sequences.queries(low) - result.first));
-  result.row = sequences.q_begin(low) + result.first;
-  result.position = sequences.first_position(low) + result.first;
-  result.key = sequences.k_begin(low);
+  result.sequence = n;
+  result.first = (tile - (sequences.q_begin(n) / kTileQueries + n)) * kTileQueries;
+  result.count = max(0, min(kTileQueries, sequences.queries(n) - result.first));
+  result.row = sequences.q_begin(n) + result.first;
+  result.position = sequences.first_position(n) + result.first;
+  result.key = sequences.k_begin(n);
   return result;
 }
 

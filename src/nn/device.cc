@@ -1,14 +1,17 @@
+#include "nn/device.h"
+
 #include <c10/core/CachingDeviceAllocator.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <fstream>
 
+#include "gsa/error.h"
 #include "torch/ops.h"
-#include "train/trainer.h"
 
-namespace gsa::train {
+namespace gsa::nn {
 
-torch::Device device_by_name(const std::string& name) {
+at::Device device_by_name(const std::string& name) {
   if (name == "cpu") return torch::kCPU;
   const bool gpu = torch::cuda::is_available(), operators = ops::built_with_cuda();
   if (name == "cuda" && !gpu)
@@ -16,18 +19,18 @@ torch::Device device_by_name(const std::string& name) {
   if (name == "cuda" && !operators) {
     throw Error(
         "option 'device': expected a build with the CUDA operators for cuda (configured where nvcc and a "
-        "torch for CUDA "
-        "are), got one without");
+        "torch "
+        "for CUDA are), got one without");
   }
   return gpu && operators ? torch::Device(torch::kCUDA, 0) : torch::Device(torch::kCPU);
 }
 
-std::string precision_on(const std::string& precision, torch::Device device) {
+std::string precision_on(const std::string& precision, at::Device device) {
   if (precision != "auto") return precision;
   return device.is_cuda() ? "bf16" : "fp32";
 }
 
-std::int64_t memory_in_use(torch::Device device) {
+std::int64_t memory_in_use(at::Device device) {
   if (!device.is_cpu()) {
     const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
     return stats.allocated_bytes[0].peak;  // 0: all pools together
@@ -37,4 +40,4 @@ std::int64_t memory_in_use(torch::Device device) {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-}  // namespace gsa::train
+}  // namespace gsa::nn
