@@ -5,7 +5,7 @@
 #include <torch/library.h>
 
 #include "gsa/error.h"
-#include "torch/parallel.h"
+#include "torch/backend.h"
 #include "torch/signatures.h"
 #include "torch/tensor_checks.h"
 
@@ -123,9 +123,9 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
 
 namespace {
 
-BoundAppend append_cpu(const ops::AppendInputs& inputs) {
+BoundAppend run_append(const ops::AppendInputs& inputs) {
   BoundAppend bound = bind_append(inputs);
-  gsa::append(bound.args, TorchParallel());
+  backend_of(inputs.x)->append(bound.args);
   return bound;
 }
 
@@ -149,8 +149,7 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // From x [T, columns], the product of a layer's input with every matrix that reads it, in the order
   // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries turned by
   // their positions, and keys (turned), values (gated) and indexer keys (turned) written into the rows
-  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient:
-  // in_place.cc.
+  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient.
   m.def(
       "append(Tensor x, Tensor cos, Tensor sin, Tensor? index_cos, Tensor? index_sin, Tensor slots, "
       "Tensor(a!) k, Tensor(b!) v, Tensor(c!)? index_k, Tensor(d!)? index_k_scale, *, int q_heads, "
@@ -158,7 +157,10 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
       "-> (Tensor q, Tensor index_q, Tensor index_w)");
 }
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("append", &append_by<append_cpu>); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "append", &append_by<run_append>);
+  works_in_place(m, "append");
+}
 TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("append", &append_meta); }
 
 }  // namespace gsa::binding

@@ -82,9 +82,9 @@ Tensor3 attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
 
 }  // namespace
 
-void implement_attend(torch::Library& library) {
-  library.impl("attend", &attend);
-  library.impl("attend_backward", &attend_backward);
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "attend", &attend);
+  implement(m, "attend_backward", &attend_backward);
 }
 
 }  // namespace gsa::binding

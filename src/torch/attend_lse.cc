@@ -35,6 +35,6 @@ Tensor attend_lse(const Tensor& q, const Tensor& k, const OptTensor& query_tiles
 
 }  // namespace
 
-void implement_attend_lse(torch::Library& library) { library.impl("attend_lse", &attend_lse); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "attend_lse", &attend_lse); }
 
 }  // namespace gsa::binding

@@ -1,7 +1,6 @@
 // Gradients. A forward operator runs below autograd and remembers what its backward operator reads; a
 // backward operator is called through the dispatcher, so that tracing sees it.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -299,11 +298,6 @@ Tensor2 indexer_kl_autograd(const Tensor& q, const Tensor& k, const Tensor& lse,
   return {results[0], results[1]};
 }
 
-// Selections have no gradient: results do not require one, whatever the inputs do.
-void no_gradient(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
@@ -313,13 +307,13 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   m.impl("gate", &gate_autograd);
   m.impl("indexer_kl", &indexer_kl_autograd);
   for (const char* name : {"select", "select_mask", "index_scores"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&no_gradient>());
+    m.impl(name, no_gradient());
   }
   // Differentiating one of these is an error that names it.
   for (const char* name :
        {"attend_backward", "sparse_attend_backward", "gate_backward", "indexer_kl_backward", "attend_lse",
         "decode", "few_linear", "quantize_index_keys"}) {
-    m.impl(name, torch::autograd::autogradNotImplementedFallback());
+    m.impl(name, not_differentiable());
   }
 }
 

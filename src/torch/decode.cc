@@ -1,11 +1,11 @@
-// decode on the CPU: checks what a CUDA device could not (lengths, pages), and calls the kernels.
+// decode. On the CPU it checks what a CUDA device could not (lengths, pages).
 #include "kernels/decode/decode.h"
 
 #include <torch/library.h>
 
 #include "gsa/error.h"
+#include "torch/backend.h"
 #include "torch/decode_arguments.h"
-#include "torch/parallel.h"
 
 namespace gsa::binding {
 
@@ -27,16 +27,20 @@ void check_pages(const char* op, const DecodeArgs& args, std::int64_t pages) {
   }
 }
 
-BoundDecode decode_cpu(const DecodeTensors& tensors) {
+BoundDecode run_decode(const DecodeTensors& tensors) {
   constexpr char op[] = "decode";
+  const Tensor &q = tensors.q, &k = tensors.k;
+  if (k.is_cuda() && !q.is_cuda()) check_device(op, "q", q, k.device());
+  const std::unique_ptr<Backend> backend = backend_of(q);
   BoundDecode bound = bind_decode(op, tensors);
-  check_pages(op, bound.args, tensors.k.size(0));
-  decode(bound.args, TorchParallel());
+  if (q.size(0) == 0) return bound;
+  if (!q.is_cuda()) check_pages(op, bound.args, k.size(0));
+  backend->decode(bound.args);
   return bound;
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("decode", &decode_by<decode_cpu>); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "decode", &decode_by<run_decode>); }
 
 }  // namespace gsa::binding

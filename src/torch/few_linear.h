@@ -25,13 +25,3 @@ bool few_linear_serves(const at::Device& device, at::ScalarType type, std::int64
                        bool norm);
 
 }  // namespace gsa::ops
-
-namespace gsa::binding {
-
-// Of the products that few_linear takes on this CUDA device; it is made the current one.
-bool cuda_few_linear_takes(const at::Device& device, std::int64_t rows, std::int64_t size, bool norm);
-
-// Checks what is the same on every device. Returns the number of outputs.
-std::int64_t check_few_linear_tensors(const ops::FewLinearInputs& inputs);
-
-}  // namespace gsa::binding

@@ -1,40 +1,17 @@
 // Schemas and implementations of the operators that stand between a training step's matrix products, on top
-// of a FusedBackend. Gradients and fake kernels are in fused_autograd.cc.
+// of a Backend. Gradients and fake kernels are in fused_autograd.cc.
 //
 // Floating-point tensors of a call share one type: float32, bfloat16, float16, and float64 on the CPU. Real
 // is float32, float64 for float64. Tensors that have gaps are copied first; results have none.
 #include <torch/library.h>
 
 #include "gsa/error.h"
-#include "torch/fused_backend.h"
-#include "torch/parallel.h"
+#include "torch/backend.h"
 #include "torch/signatures.h"
 
 namespace gsa::binding {
 
 namespace {
-
-class CpuFusedBackend final : public FusedBackend {
- public:
-  void rms_norm(const RmsNormArgs& args) override { gsa::rms_norm(args, parallel_); }
-  void rms_norm_backward(const RmsNormBackwardArgs& args) override {
-    gsa::rms_norm_backward(args, parallel_);
-  }
-  void rotary(const RotaryArgs& args) override { gsa::rotary(args, parallel_); }
-  void rotary_backward(const RotaryBackwardArgs& args) override { gsa::rotary_backward(args, parallel_); }
-  void swiglu(const SwigluArgs& args) override { gsa::swiglu(args, parallel_); }
-  void swiglu_backward(const SwigluBackwardArgs& args) override { gsa::swiglu_backward(args, parallel_); }
-  void cross_entropy(const CrossEntropyArgs& args) override { gsa::cross_entropy(args, parallel_); }
-  void adamw(const AdamWArgs& args) override { gsa::adamw(args, parallel_); }
-
- private:
-  TorchParallel parallel_;
-};
-
-std::unique_ptr<FusedBackend> fused_backend_of(const Tensor& tensor) {
-  if (tensor.is_cuda()) return cuda_fused_backend(tensor.device());
-  return std::make_unique<CpuFusedBackend>();
-}
 
 void* data_of(const Tensor& tensor) { return tensor.numel() > 0 ? tensor.mutable_data_ptr() : nullptr; }
 const void* read(const Tensor& tensor) { return tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr; }
@@ -69,13 +46,13 @@ Tensor3 rms_norm(const Tensor& x, const OptTensor& branch, const Tensor& weight,
   const Tensor sum = branch ? empty(op, "x", x.sizes().vec(), x.scalar_type(), x.device())
                             : empty(op, "x", {0}, x.scalar_type(), x.device());
   const Tensor rstd = empty(op, "x", token_shape(x), real_type(shape.dtype), x.device());
-  fused_backend_of(x)->rms_norm({.shape = shape,
-                                 .x = read(in),
-                                 .branch = branch ? read(more) : nullptr,
-                                 .weight = read(w),
-                                 .y = data_of(y),
-                                 .sum = branch ? data_of(sum) : nullptr,
-                                 .rstd = data_of(rstd)});
+  backend_of(x)->rms_norm({.shape = shape,
+                           .x = read(in),
+                           .branch = branch ? read(more) : nullptr,
+                           .weight = read(w),
+                           .y = data_of(y),
+                           .sum = branch ? data_of(sum) : nullptr,
+                           .rstd = data_of(rstd)});
   return {y, sum, rstd};
 }
 
@@ -90,14 +67,14 @@ Tensor2 rms_norm_backward(const Tensor& dy, const OptTensor& dsum, const Tensor&
   const Tensor w = weight.contiguous(), r = rstd.contiguous();
   const Tensor dx = empty(op, "sum", sum.sizes().vec(), sum.scalar_type(), sum.device());
   const Tensor dweight = empty(op, "weight", {shape.size}, real_type(shape.dtype), sum.device());
-  fused_backend_of(sum)->rms_norm_backward({.shape = shape,
-                                            .dy = read(d),
-                                            .dsum = dsum ? read(other) : nullptr,
-                                            .sum = read(s),
-                                            .weight = read(w),
-                                            .rstd = read(r),
-                                            .dx = data_of(dx),
-                                            .dweight = data_of(dweight)});
+  backend_of(sum)->rms_norm_backward({.shape = shape,
+                                      .dy = read(d),
+                                      .dsum = dsum ? read(other) : nullptr,
+                                      .sum = read(s),
+                                      .weight = read(w),
+                                      .rstd = read(r),
+                                      .dx = data_of(dx),
+                                      .dweight = data_of(dweight)});
   return {dx, dweight.to(weight.scalar_type())};
 }
 
@@ -144,13 +121,13 @@ Tensor3 rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, std::int64
     return empty(op, "x", {tokens, count, size}, x.scalar_type(), x.device());
   };
   const Tensor q = part(q_heads), k = part(k_heads), v = part(v_heads);
-  fused_backend_of(x)->rotary({.shape = rotary_shape(dtype, tokens, cos, q_heads, k_heads, v_heads, size),
-                               .x = read(in),
-                               .cos = read(c),
-                               .sin = read(s),
-                               .q = data_of(q),
-                               .k = data_of(k),
-                               .v = data_of(v)});
+  backend_of(x)->rotary({.shape = rotary_shape(dtype, tokens, cos, q_heads, k_heads, v_heads, size),
+                         .x = read(in),
+                         .cos = read(c),
+                         .sin = read(s),
+                         .q = data_of(q),
+                         .k = data_of(k),
+                         .v = data_of(v)});
   return {q, k, v};
 }
 
@@ -170,7 +147,7 @@ Tensor rotary_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, con
   const Tensor c = cos.contiguous(), s = sin.contiguous();
   const std::int64_t heads = q.size(1) + k.size(1) + v.size(1);
   const Tensor dx = empty(op, "dq", {tokens, heads * size}, dq.scalar_type(), dq.device());
-  fused_backend_of(dq)->rotary_backward(
+  backend_of(dq)->rotary_backward(
       {.shape = rotary_shape(dtype, tokens, cos, q.size(1), k.size(1), v.size(1), size),
        .dq = read(q),
        .dk = read(k),
@@ -205,7 +182,7 @@ Tensor swiglu(const Tensor& x) {
   const SwigluShape shape = swiglu_shape(op, x);
   const Tensor in = x.contiguous();
   const Tensor y = empty(op, "x", halved(x), x.scalar_type(), x.device());
-  fused_backend_of(x)->swiglu({.shape = shape, .x = read(in), .y = data_of(y)});
+  backend_of(x)->swiglu({.shape = shape, .x = read(in), .y = data_of(y)});
   return y;
 }
 
@@ -215,7 +192,7 @@ Tensor swiglu_backward(const Tensor& dy, const Tensor& x) {
   check_like(op, "dy", dy, x.scalar_type(), halved(x), x.device());
   const Tensor in = x.contiguous(), d = dy.contiguous();
   const Tensor dx = empty(op, "x", x.sizes().vec(), x.scalar_type(), x.device());
-  fused_backend_of(x)->swiglu_backward({.shape = shape, .x = read(in), .dy = read(d), .dx = data_of(dx)});
+  backend_of(x)->swiglu_backward({.shape = shape, .x = read(in), .dy = read(d), .dx = data_of(dx)});
   return dx;
 }
 
@@ -231,14 +208,14 @@ Tensor cross_entropy_in_place(const Tensor& logits, const Tensor& targets, std::
   check_like(op, "targets", targets, at::kLong, {logits.size(0)}, logits.device());
   const Tensor wanted = targets.contiguous();
   const Tensor loss = empty(op, "logits", {logits.size(0)}, real_type(dtype), logits.device());
-  fused_backend_of(logits)->cross_entropy({.dtype = dtype,
-                                           .tokens = logits.size(0),
-                                           .classes = logits.size(1),
-                                           .logits = data_of(logits),
-                                           .targets = static_cast<const std::int64_t*>(read(wanted)),
-                                           .ignored = ignored,
-                                           .gradient = gradient,
-                                           .loss = data_of(loss)});
+  backend_of(logits)->cross_entropy({.dtype = dtype,
+                                     .tokens = logits.size(0),
+                                     .classes = logits.size(1),
+                                     .logits = data_of(logits),
+                                     .targets = static_cast<const std::int64_t*>(read(wanted)),
+                                     .ignored = ignored,
+                                     .gradient = gradient,
+                                     .loss = data_of(loss)});
   return loss;
 }
 
@@ -258,7 +235,7 @@ void adamw_in_place(const Tensor& master, const Tensor& mean, const Tensor& squa
   if (weight) check_array("weight", *weight, weight->scalar_type());
   check_like(op, "gradient", gradient, gradient.scalar_type(), master.sizes().vec(), master.device());
   const Tensor g = gradient.contiguous();
-  fused_backend_of(master)->adamw(
+  backend_of(master)->adamw(
       {.count = master.numel(),
        .gradient_type = dtype_of(op, "gradient", gradient, /*allow_float32=*/true),
        .weight_type = weight ? dtype_of(op, "weight", *weight, /*allow_float32=*/true) : DType::f32,
@@ -277,17 +254,6 @@ void adamw_in_place(const Tensor& master, const Tensor& mean, const Tensor& squa
 }
 
 }  // namespace
-
-void implement_fused(torch::Library& library) {
-  library.impl("rms_norm", &rms_norm);
-  library.impl("rms_norm_backward", &rms_norm_backward);
-  library.impl("rotary", &rotary);
-  library.impl("rotary_backward", &rotary_backward);
-  library.impl("swiglu", &swiglu);
-  library.impl("swiglu_backward", &swiglu_backward);
-  library.impl("cross_entropy_", &cross_entropy_in_place);
-  library.impl("adamw_", &adamw_in_place);
-}
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // s = x + branch, y = s / sqrt(mean(s^2) + eps) * weight over the last dimension. x, branch [..., d],
@@ -321,6 +287,17 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
       "lr, float beta1, float beta2, float eps, float decay, float factor, int step) -> ()");
 }
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { implement_fused(m); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "rms_norm", &rms_norm);
+  implement(m, "rms_norm_backward", &rms_norm_backward);
+  implement(m, "rotary", &rotary);
+  implement(m, "rotary_backward", &rotary_backward);
+  implement(m, "swiglu", &swiglu);
+  implement(m, "swiglu_backward", &swiglu_backward);
+  implement(m, "cross_entropy_", &cross_entropy_in_place);
+  implement(m, "adamw_", &adamw_in_place);
+  works_in_place(m, "cross_entropy_");
+  works_in_place(m, "adamw_");
+}
 
 }  // namespace gsa::binding

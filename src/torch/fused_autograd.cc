@@ -1,7 +1,6 @@
 // Gradients and fake kernels of the operators of fused.cc, and their C++ functions.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -197,9 +196,9 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
   m.impl("rms_norm", &rms_norm_autograd);
   m.impl("rotary", &rotary_autograd);
   m.impl("swiglu", &swiglu_autograd);
-  // Differentiating these is an error that names them. (cross_entropy_ and adamw_: in_place.cc)
+  // Differentiating these is an error that names them.
   for (const char* name : {"rms_norm_backward", "rotary_backward", "swiglu_backward"}) {
-    m.impl(name, torch::autograd::autogradNotImplementedFallback());
+    m.impl(name, not_differentiable());
   }
 }
 

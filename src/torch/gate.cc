@@ -84,9 +84,9 @@ Tensor2 gate_backward(const Tensor& dy, const Tensor& x, const Tensor& z) {
 
 }  // namespace
 
-void implement_gate(torch::Library& library) {
-  library.impl("gate", &gate);
-  library.impl("gate_backward", &gate_backward);
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "gate", &gate);
+  implement(m, "gate_backward", &gate_backward);
 }
 
 }  // namespace gsa::binding

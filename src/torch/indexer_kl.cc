@@ -187,9 +187,9 @@ Tensor4 indexer_kl_backward(const Tensor& dloss, const Tensor& q, const Tensor& 
 
 }  // namespace
 
-void implement_indexer_kl(torch::Library& library) {
-  library.impl("indexer_kl", &indexer_kl);
-  library.impl("indexer_kl_backward", &indexer_kl_backward);
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "indexer_kl", &indexer_kl);
+  implement(m, "indexer_kl_backward", &indexer_kl_backward);
 }
 
 }  // namespace gsa::binding

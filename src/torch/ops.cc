@@ -99,9 +99,4 @@ KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Ind
   return {loss, index_lse};
 }
 
-bool built_with_cuda() {
-  static const auto op = find_operator<bool()>("gsa::built_with_cuda");
-  return op.call();
-}
-
 }  // namespace gsa::ops

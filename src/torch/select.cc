@@ -116,10 +116,10 @@ Tensor index_scores(const Tensor& q, const Tensor& k, const Tensor& w, const Opt
 
 }  // namespace
 
-void implement_select(torch::Library& library) {
-  library.impl("select", &select);
-  library.impl("select_mask", &select_mask);
-  library.impl("index_scores", &index_scores);
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "select", &select);
+  implement(m, "select_mask", &select_mask);
+  implement(m, "index_scores", &index_scores);
 }
 
 }  // namespace gsa::binding

@@ -2,23 +2,11 @@
 // the meaning of every argument, are in registration.cc.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-
-#include <optional>
 #include <string_view>
-#include <tuple>
+
+#include "torch/operators.h"
 
 namespace gsa::binding {
-
-using at::Tensor;
-using OptTensor = std::optional<Tensor>;
-using Tensor2 = std::tuple<Tensor, Tensor>;
-using Tensor3 = std::tuple<Tensor, Tensor, Tensor>;
-using Tensor4 = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Tensor5 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
-using Tensor6 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using Tensor7 = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 using SelectFn = Tensor5(const Tensor& q, const Tensor& k, const Tensor& w, const OptTensor& bias,
                          double scale, std::string_view form, std::string_view budget, std::int64_t k_base,
@@ -106,11 +94,5 @@ using IndexerKlBackwardFn = Tensor4(const Tensor& dloss, const Tensor& q, const 
                                     std::optional<double> scale, double index_scale, std::string_view form,
                                     const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
                                     const OptTensor& q_position);
-
-// The registered operator of this name, "gsa::attend".
-template <typename Fn>
-c10::TypedOperatorHandle<Fn> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Fn>();
-}
 
 }  // namespace gsa::binding

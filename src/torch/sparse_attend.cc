@@ -166,10 +166,10 @@ Tensor3 sparse_attend_backward(const Tensor& dout, const Tensor& q, const Tensor
 
 }  // namespace
 
-void implement_sparse_attend(torch::Library& library) {
-  library.impl("sparse_attend", &sparse_attend);
-  library.impl("sparse_attend_with_mask", &sparse_attend_with_mask);
-  library.impl("sparse_attend_backward", &sparse_attend_backward);
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "sparse_attend", &sparse_attend);
+  implement(m, "sparse_attend_with_mask", &sparse_attend_with_mask);
+  implement(m, "sparse_attend_backward", &sparse_attend_backward);
 }
 
 }  // namespace gsa::binding
