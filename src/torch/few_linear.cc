@@ -1,25 +1,49 @@
 // few_linear. On the CPU the operators that it stands for run one by one.
-#include "torch/few_linear.h"
-
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include "gsa/error.h"
 #include "torch/backend.h"
-#include "torch/fused.h"
-#include "torch/signatures.h"
-#include "torch/tensor_checks.h"
+#include "torch/operators.h"
+#include "torch/ops.h"
 
 namespace gsa::binding {
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  // h weight^T + bias for x [rows, size] and weight [outputs, size], where h is x, or x normalised and times
+  // norm [size]. residual [rows, outputs] is added to the rounded product; with swiglu the result is
+  // silu(g) u of the product [g | u]. On a CUDA device: compute capability 9.0, at most 16 rows of bfloat16
+  // or float16. settled: norm, weight and bias were complete before the last kernels on the stream began. No
+  // gradient.
+  m.def(
+      "few_linear(Tensor x, Tensor weight, Tensor? norm=None, Tensor? bias=None, Tensor? residual=None, *, "
+      "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor");
+}
 
 namespace {
 
 constexpr char kOp[] = "few_linear";
 
-void check_swiglu_alone(bool swiglu, const OptTensor& bias, const OptTensor& residual) {
-  if (swiglu && (bias || residual)) {
-    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", bias ? "a bias" : "a residual");
+// ---- Arguments
+
+// The registered signature; `run` is the implementation or the fake kernel.
+template <Tensor (*run)(const ops::FewLinearInputs& in)>
+Tensor few_linear_by(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
+                     const OptTensor& residual, double eps, bool swiglu, bool settled) {
+  return run({.x = x,
+              .weight = weight,
+              .norm = norm,
+              .bias = bias,
+              .residual = residual,
+              .eps = eps,
+              .swiglu = swiglu,
+              .settled = settled});
+}
+
+void check_swiglu_alone(const ops::FewLinearInputs& in) {
+  if (in.swiglu && (in.bias || in.residual)) {
+    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", in.bias ? "a bias" : "a residual");
   }
 }
 
@@ -35,13 +59,15 @@ std::int64_t check_tensors(const ops::FewLinearInputs& in) {
   if (in.swiglu && products % 2 != 0) {
     bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
   }
-  check_swiglu_alone(in.swiglu, in.bias, in.residual);
+  check_swiglu_alone(in);
   const std::int64_t outputs = in.swiglu ? products / 2 : products;
   if (in.norm) check_like(kOp, "norm", *in.norm, type, {size}, device);
   if (in.bias) check_like(kOp, "bias", *in.bias, type, {outputs}, device);
   if (in.residual) check_like(kOp, "residual", *in.residual, type, {rows, outputs}, device);
   return outputs;
 }
+
+// ---- Implementation
 
 // The operators that few_linear stands for, one by one.
 Tensor by_torch(const ops::FewLinearInputs& in) {
@@ -85,57 +111,40 @@ Tensor by_kernel(const ops::FewLinearInputs& in, std::int64_t outputs) {
   return y;
 }
 
-Tensor few_linear(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
-                  const OptTensor& residual, double eps, bool swiglu, bool settled) {
-  const ops::FewLinearInputs in{.x = x,
-                                .weight = weight,
-                                .norm = norm,
-                                .bias = bias,
-                                .residual = residual,
-                                .eps = eps,
-                                .swiglu = swiglu,
-                                .settled = settled};
+Tensor few_linear(const ops::FewLinearInputs& in) {
   const std::int64_t outputs = check_tensors(in);
-  return x.is_cuda() ? by_kernel(in, outputs) : by_torch(in);
+  return in.x.is_cuda() ? by_kernel(in, outputs) : by_torch(in);
 }
 
-Tensor few_linear_meta(const Tensor& x, const Tensor& weight, const OptTensor&, const OptTensor& bias,
-                       const OptTensor& residual, double, bool swiglu, bool) {
+// ---- Fake kernel
+
+Tensor few_linear_fake(const ops::FewLinearInputs& in) {
+  const Tensor &x = in.x, &weight = in.weight;
   check_rank(kOp, "x", x, 2, "[rows, size]");
   check_rank(kOp, "weight", weight, 2, "[outputs, size]");
-  check_swiglu_alone(swiglu, bias, residual);
+  check_swiglu_alone(in);
   const c10::SymInt products = weight.sym_size(0);
-  if (swiglu && products % 2 != 0) {
+  if (in.swiglu && products % 2 != 0) {
     bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
   }
   if (x.sym_size(1) != weight.sym_size(1)) {
     bad_argument(kOp, "weight", concat("rows of ", x.sym_size(1)), concat(weight.sym_size(1)));
   }
-  return x.new_empty_symint({x.sym_size(0), swiglu ? products / 2 : products});
+  return x.new_empty_symint({x.sym_size(0), in.swiglu ? products / 2 : products});
 }
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(gsa, m) {
-  // h weight^T + bias for x [rows, size] and weight [outputs, size], where h is x, or x normalised and times
-  // norm [size]. residual [rows, outputs] is added to the rounded product; with swiglu the result is
-  // silu(g) u of the product [g | u]. On a CUDA device: compute capability 9.0, at most 16 rows of bfloat16
-  // or float16. settled: norm, weight and bias were complete before the last kernels on the stream began. No
-  // gradient.
-  m.def(
-      "few_linear(Tensor x, Tensor weight, Tensor? norm=None, Tensor? bias=None, Tensor? residual=None, *, "
-      "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor");
-}
-
-TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "few_linear", &few_linear); }
-TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("few_linear", &few_linear_meta); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "few_linear", &few_linear_by<few_linear>); }
+TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("few_linear", &few_linear_by<few_linear_fake>); }
+TORCH_LIBRARY_IMPL(gsa, Autograd, m) { m.impl("few_linear", not_differentiable()); }
 
 }  // namespace gsa::binding
 
 namespace gsa::ops {
 
-at::Tensor few_linear(const FewLinearInputs& in) {
-  static const auto op = binding::find_operator<decltype(binding::few_linear)>("gsa::few_linear");
+Tensor few_linear(const FewLinearInputs& in) {
+  static const auto op = binding::find_operator<decltype(binding::few_linear_by<nullptr>)>("gsa::few_linear");
   return op.call(in.x, in.weight, in.norm, in.bias, in.residual, in.eps, in.swiglu, in.settled);
 }
 
