@@ -4,9 +4,6 @@
 #include <utility>
 
 #include "nn/dense_attention.h"
-#include "torch/append.h"
-#include "torch/few_linear.h"
-#include "torch/fused.h"
 #include "torch/ops.h"
 
 namespace gsa::infer {

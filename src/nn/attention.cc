@@ -14,7 +14,7 @@
 #include "gsa/tensor_view.h"
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
-#include "torch/fused.h"
+#include "torch/ops.h"
 
 namespace gsa::nn {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "gsa/error.h"
-#include "torch/fused.h"
+#include "torch/ops.h"
 
 namespace gsa::nn {
 namespace {

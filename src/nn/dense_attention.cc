@@ -1,6 +1,6 @@
 #include "nn/dense_attention.h"
 
-#include "torch/signatures.h"
+#include "torch/ops.h"
 
 namespace gsa::nn {
 namespace {
@@ -42,8 +42,7 @@ class CudnnAttention : public torch::autograd::Function<CudnnAttention> {
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
     if (context->saved_data["deterministic"].toBool()) {
-      static const auto op = binding::find_operator<binding::AttendBackwardFn>("gsa::attend_backward");
-      auto [dq, dk, dv] = op.call(gradients[0], q, k, v, {}, out, lse, {}, "ordered", {}, {}, {});
+      auto [dq, dk, dv] = ops::attend_backward(gradients[0], q, k, v, {out, lse});
       return {dq, dk, dv, Tensor()};
     }
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(

@@ -23,7 +23,7 @@
 #include "model/model_config.h"
 #include "nn/attention.h"
 #include "nn/cross_entropy.h"
-#include "torch/fused.h"
+#include "torch/ops.h"
 
 namespace gsa::nn {
 

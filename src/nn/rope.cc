@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "nn/to_device.h"
-#include "torch/fused.h"
+#include "torch/ops.h"
 
 namespace gsa::nn {
 namespace {

@@ -1,26 +1,60 @@
-// append: schema, checks, and the CPU's form. kernels/append/append.h says what it computes.
-#include "torch/append.h"
-
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
+// append: the new rows of the cache, and the queries, out of one product. kernels/append/append.h says what
+// it computes.
 #include "gsa/error.h"
-#include "torch/parallel.h"
-#include "torch/signatures.h"
-#include "torch/tensor_checks.h"
+#include "torch/arguments.h"
+#include "torch/backend.h"
+#include "torch/operators.h"
+#include "torch/ops.h"
 
 namespace gsa::binding {
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  // From x [T, columns], the product of a layer's input with every matrix that reads it, in the order
+  // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries turned by
+  // their positions, and keys (turned), values (gated) and indexer keys (turned) written into the rows
+  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient.
+  m.def(
+      "append(Tensor x, Tensor cos, Tensor sin, Tensor? index_cos, Tensor? index_sin, Tensor slots, "
+      "Tensor(a!) k, Tensor(b!) v, Tensor(c!)? index_k, Tensor(d!)? index_k_scale, *, int q_heads, "
+      "int index_heads=0, int value_gate=0, int index_w_column=0, bool sigmoid_w=True) "
+      "-> (Tensor q, Tensor index_q, Tensor index_w)");
+}
 
 namespace {
 
 constexpr char kOp[] = "append";
-constexpr std::int64_t kMaxHeads = 1 << 20, kMaxHeadSize = 256, kMaxIndexHeads = 128;
 
-using AppendFn = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
-                                                    const OptTensor&, const OptTensor&, const Tensor&,
-                                                    const Tensor&, const Tensor&, const OptTensor&,
-                                                    const OptTensor&, std::int64_t, std::int64_t,
-                                                    std::int64_t, std::int64_t, bool);
+// ---- Arguments
+
+// The registered signature; `run` is the implementation or the fake kernel.
+template <Tensor3 (*run)(const ops::AppendInputs& in)>
+Tensor3 append_by(const Tensor& x, const Tensor& cos, const Tensor& sin, const OptTensor& index_cos,
+                  const OptTensor& index_sin, const Tensor& slots, const Tensor& k, const Tensor& v,
+                  const OptTensor& index_k, const OptTensor& index_k_scale, std::int64_t q_heads,
+                  std::int64_t index_heads, std::int64_t value_gate, std::int64_t index_w_column,
+                  bool sigmoid_w) {
+  return run({.x = x,
+              .cos = cos,
+              .sin = sin,
+              .index_cos = index_cos,
+              .index_sin = index_sin,
+              .slots = slots,
+              .k = k,
+              .v = v,
+              .index_k = index_k,
+              .index_k_scale = index_k_scale,
+              .q_heads = q_heads,
+              .index_heads = index_heads,
+              .value_gate = value_gate,
+              .index_w_column = index_w_column,
+              .sigmoid_w = sigmoid_w});
+}
+
+struct BoundAppend {
+  Tensor x, cos, sin, index_cos, index_sin, slots;  // what args point into
+  AppendArgs args;
+  ops::Appended results;
+};
 
 void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const Shape& shape,
                 const at::Device& device) {
@@ -28,20 +62,8 @@ void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const
   if (!pool.is_contiguous()) bad_argument(kOp, name, "pages without gaps", "pages with gaps");
 }
 
-void check_tables(const char* cos_name, const Tensor& cos, const char* sin_name, const Tensor& sin,
-                  std::int64_t tokens, std::int64_t head_size, at::ScalarType type,
-                  const at::Device& device) {
-  check_rank(kOp, cos_name, cos, 2, "[T, pairs]");
-  check_range(kOp, cos_name, "pairs, at most half a head,", cos.size(1), 0, head_size / 2);
-  check_like(kOp, cos_name, cos, type, {tokens, cos.size(1)}, device);
-  check_like(kOp, sin_name, sin, type, {tokens, cos.size(1)}, device);
-}
-
-const void* data_of(const Tensor& tensor) { return tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr; }
-
-}  // namespace
-
 BoundAppend bind_append(const ops::AppendInputs& in) {
+  constexpr std::int64_t kMaxHeads = 1 << 20;
   check_rank(kOp, "x", in.x, 2, "[T, columns]");
   check_rank(kOp, "k", in.k, 4, "[pages, page size, key/value heads, d]");
   const DType dtype = dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
@@ -55,7 +77,7 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
   check_range(kOp, "k", "a head size", in.k.size(3), 1, kMaxHeadSize);
   check_range(kOp, "q_heads", "a number of heads", in.q_heads, 1, kMaxHeads);
   check_range(kOp, "index_heads", "a number of heads", in.index_heads, 0, kMaxIndexHeads);
-  check_tables("cos", in.cos, "sin", in.sin, tokens, in.k.size(3), real, device);
+  check_rotary_tables(kOp, {"cos", in.cos, "sin", in.sin}, tokens, in.k.size(3), real, device);
   BoundAppend bound;
   bound.x = in.x.stride(1) == 1 ? in.x : in.x.contiguous();
   bound.cos = in.cos.contiguous();
@@ -89,7 +111,8 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
     check_range(kOp, "index_k", "a head size", size, 1, kMaxHeadSize);
     check_pool("index_k", *in.index_k, in.index_k_scale ? at::kChar : type, {pages, page, size}, device);
     if (in.index_k_scale) check_pool("index_k_scale", *in.index_k_scale, at::kFloat, {pages, page}, device);
-    check_tables("index_cos", *in.index_cos, "index_sin", *in.index_sin, tokens, size, real, device);
+    check_rotary_tables(kOp, {"index_cos", *in.index_cos, "index_sin", *in.index_sin}, tokens, size, real,
+                        device);
     bound.index_cos = in.index_cos->contiguous();
     bound.index_sin = in.index_sin->contiguous();
     args.index_head_size = size;
@@ -121,52 +144,42 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
   return bound;
 }
 
-namespace {
+// ---- Implementation
 
-BoundAppend append_cpu(const ops::AppendInputs& inputs) {
-  BoundAppend bound = bind_append(inputs);
-  gsa::append(bound.args, TorchParallel());
-  return bound;
+Tensor3 append(const ops::AppendInputs& in) {
+  const BoundAppend bound = bind_append(in);
+  backend_of(in.x)->append(bound.args);
+  return {bound.results.q, bound.results.index_q, bound.results.index_w};
 }
 
-std::tuple<Tensor, Tensor, Tensor> append_meta(const Tensor& x, const Tensor&, const Tensor&,
-                                               const OptTensor&, const OptTensor&, const Tensor&,
-                                               const Tensor& k, const Tensor&, const OptTensor& index_k,
-                                               const OptTensor&, std::int64_t q_heads,
-                                               std::int64_t index_heads, std::int64_t, std::int64_t, bool) {
-  check_rank(kOp, "x", x, 2, "[T, columns]");
-  check_rank(kOp, "k", k, 4, "[pages, page size, key/value heads, d]");
-  if (index_k) check_rank(kOp, "index_k", *index_k, 3, "[pages, page size, d]");
-  const c10::SymInt tokens = x.sym_size(0);
-  const c10::SymInt size = index_k ? index_k->sym_size(2) : c10::SymInt(0);
-  return {x.new_empty_symint({tokens, q_heads, k.sym_size(3)}),
-          x.new_empty_symint({tokens, index_heads, size}), x.new_empty_symint({tokens, index_heads})};
+// ---- Fake kernel
+
+Tensor3 append_fake(const ops::AppendInputs& in) {
+  check_rank(kOp, "x", in.x, 2, "[T, columns]");
+  check_rank(kOp, "k", in.k, 4, "[pages, page size, key/value heads, d]");
+  if (in.index_k) check_rank(kOp, "index_k", *in.index_k, 3, "[pages, page size, d]");
+  const c10::SymInt tokens = in.x.sym_size(0);
+  const c10::SymInt size = in.index_k ? in.index_k->sym_size(2) : c10::SymInt(0);
+  return {in.x.new_empty_symint({tokens, in.q_heads, in.k.sym_size(3)}),
+          in.x.new_empty_symint({tokens, in.index_heads, size}),
+          in.x.new_empty_symint({tokens, in.index_heads})};
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
-  // From x [T, columns], the product of a layer's input with every matrix that reads it, in the order
-  // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries turned by
-  // their positions, and keys (turned), values (gated) and indexer keys (turned) written into the rows
-  // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient:
-  // in_place.cc.
-  m.def(
-      "append(Tensor x, Tensor cos, Tensor sin, Tensor? index_cos, Tensor? index_sin, Tensor slots, "
-      "Tensor(a!) k, Tensor(b!) v, Tensor(c!)? index_k, Tensor(d!)? index_k_scale, *, int q_heads, "
-      "int index_heads=0, int value_gate=0, int index_w_column=0, bool sigmoid_w=True) "
-      "-> (Tensor q, Tensor index_q, Tensor index_w)");
+  implement(m, "append", &append_by<append>);
+  works_in_place(m, "append");
 }
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("append", &append_by<append_cpu>); }
-TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("append", &append_meta); }
+TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("append", &append_by<append_fake>); }
 
 }  // namespace gsa::binding
 
 namespace gsa::ops {
 
 Appended append(const AppendInputs& in) {
-  static const auto op = binding::find_operator<binding::AppendFn>("gsa::append");
+  static const auto op = binding::find_operator<decltype(binding::append_by<nullptr>)>("gsa::append");
   auto [q, index_q, index_w] =
       op.call(in.x, in.cos, in.sin, in.index_cos, in.index_sin, in.slots, in.k, in.v, in.index_k,
               in.index_k_scale, in.q_heads, in.index_heads, in.value_gate, in.index_w_column, in.sigmoid_w);

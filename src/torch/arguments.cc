@@ -13,9 +13,7 @@ namespace gsa::binding {
 
 namespace {
 
-constexpr std::int64_t kMaxHeadSize = 256;
 constexpr std::int64_t kMaxHeads = 1 << 16;
-constexpr std::int64_t kMaxIndexerHeads = 128;
 
 ScoreForm score_form(const char* op, std::string_view form) {
   if (form == "sigmoid") return ScoreForm::sigmoid;
@@ -79,7 +77,7 @@ void check_indexer_ranks(const char* op, const IndexerNames& names, const Indexe
 BoundIndexer bind_indexer_but_keys(const char* op, const IndexerNames& names, const IndexerTensors& tensors,
                                    const TokenLayout& layout, std::optional<at::ScalarType> key_type) {
   const std::int64_t heads = tensors.q.size(-2), head_size = tensors.q.size(-1);
-  check_range(op, names.q, "a number of indexer heads", heads, 1, kMaxIndexerHeads);
+  check_range(op, names.q, "a number of indexer heads", heads, 1, kMaxIndexHeads);
   check_range(op, names.q, "an indexer head size", head_size, 1, kMaxHeadSize);
   const DType dtype = dtype_of(op, names.q, tensors.q);
   const at::ScalarType type = scalar_type(dtype);
@@ -192,15 +190,16 @@ BoundLayer bind_layer(const char* op, const Tensor& q, const Tensor& k, const Te
   return bound;
 }
 
-std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys) {
+std::int64_t row_width(const char* op, const TokenLayout& layout,
+                       const std::optional<c10::SymInt>& max_keys) {
   if (!max_keys) return layout.longest_keys;
+  const std::int64_t width = max_keys->guard_int(__FILE__, __LINE__);
   if (layout.q_tokens.size() != 1) {
-    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are",
-                 concat(*max_keys));
+    bad_argument(op, "max_keys", "None without cu_seqlens: k says how many keys there are", concat(width));
   }
-  check_range(op, "max_keys", "at least the keys of the longest sequence,", *max_keys, layout.longest_keys,
+  check_range(op, "max_keys", "at least the keys of the longest sequence,", width, layout.longest_keys,
               kMaxTokens);
-  return *max_keys;
+  return width;
 }
 
 BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout) {
@@ -244,6 +243,15 @@ Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor
                       const TokenLayout& layout, std::initializer_list<std::int64_t> tail) {
   check_like(op, argument, tensor, type, joined(layout.q_tokens, tail), layout.device);
   return tensor.contiguous();
+}
+
+void check_rotary_tables(const char* op, const RotaryTables& tables, std::int64_t tokens,
+                         std::int64_t head_size, at::ScalarType real, const at::Device& device) {
+  const auto& [cos_name, cos, sin_name, sin] = tables;
+  check_rank(op, cos_name, cos, 2, "[T, pairs]");
+  check_range(op, cos_name, "pairs, at most half a head,", cos.size(1), 0, head_size / 2);
+  check_like(op, cos_name, cos, real, {tokens, cos.size(1)}, device);
+  check_like(op, sin_name, sin, real, {tokens, cos.size(1)}, device);
 }
 
 }  // namespace gsa::binding

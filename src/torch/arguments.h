@@ -9,6 +9,7 @@
 #include "kernels/attend/attend.h"
 #include "kernels/select/select.h"
 #include "torch/layout.h"
+#include "torch/ops.h"
 #include "torch/rows.h"
 
 namespace gsa::binding {
@@ -96,7 +97,7 @@ struct BoundMask {
   ConstMask view;
 };
 // Positions a row of a mask (or of scores) has room for: the keys of the longest sequence, or max_keys.
-std::int64_t row_width(const char* op, const TokenLayout& layout, std::optional<std::int64_t> max_keys);
+std::int64_t row_width(const char* op, const TokenLayout& layout, const std::optional<c10::SymInt>& max_keys);
 BoundMask bind_mask(const char* op, const OptTensor& mask, const TokenLayout& layout);
 
 // A sample of the queries. The kernels read the numbers on the host, on every device.
@@ -108,8 +109,35 @@ struct BoundTiles {
 };
 BoundTiles bind_query_tiles(const char* op, const OptTensor& query_tiles, const TokenLayout& layout);
 
+// The arguments of a C++ function (ops.h) as those of the operator.
+inline LayoutTensors tensors_of(const ops::Layout& layout) {
+  return {.cu_seqlens_q = layout.cu_seqlens_q,
+          .cu_seqlens_k = layout.cu_seqlens_k,
+          .q_position = layout.q_position};
+}
+inline IndexerTensors tensors_of(const ops::IndexerInputs& in) {
+  return {.q = in.q, .k = in.k, .w = in.w, .bias = in.bias, .scale = in.scale, .form = in.form};
+}
+inline BudgetTensors tensors_of(const ops::BudgetOptions& options) {
+  return {.mode = options.mode,
+          .base = options.base,
+          .min = options.min,
+          .max = options.max,
+          .mean_variance = options.mean_variance};
+}
+
 // A Real or int32 tensor with one number (or heads numbers) a query, contiguous.
 Tensor bind_per_query(const char* op, const char* argument, const Tensor& tensor, at::ScalarType type,
                       const TokenLayout& layout, std::initializer_list<std::int64_t> tail = {});
+
+// Cosines and sines of positions, Real [tokens, pairs] with at most head_size / 2 pairs.
+struct RotaryTables {
+  const char* cos_name;
+  const Tensor& cos;
+  const char* sin_name;
+  const Tensor& sin;
+};
+void check_rotary_tables(const char* op, const RotaryTables& tables, std::int64_t tokens,
+                         std::int64_t head_size, at::ScalarType real, const at::Device& device);
 
 }  // namespace gsa::binding

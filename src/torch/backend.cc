@@ -2,6 +2,7 @@
 
 #include "gsa/error.h"
 #include "torch/operators.h"
+#include "torch/ops.h"
 #include "torch/parallel.h"
 
 namespace gsa::binding {
@@ -10,19 +11,17 @@ namespace {
 
 class CpuBackend final : public Backend {
  public:
-  void select(const SelectArgs& args) override { gsa::select(args, parallel_); }
-  void select_mask(const SelectMaskArgs& args) override { gsa::select_mask(args, parallel_); }
-  void index_scores(const IndexScoresArgs& args) override { gsa::index_scores(args, parallel_); }
-  void attend(const AttendArgs& args) override { gsa::attend(args, parallel_); }
+#define GSA_RUN(kernel, Args) \
+  void kernel(const Args& args) override { gsa::kernel(args, parallel_); }
+  GSA_KERNELS(GSA_RUN)
+#undef GSA_RUN
+
   void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation) override {
     gsa::attend_backward(args, parallel_);
   }
-  void attend_lse(const AttendLseArgs& args) override { gsa::attend_lse(args, parallel_); }
-  void gate(const GateArgs& args) override { gsa::gate(args, parallel_); }
-  void gate_backward(const GateBackwardArgs& args) override { gsa::gate_backward(args, parallel_); }
-  void indexer_kl(const IndexerKlArgs& args) override { gsa::indexer_kl(args, parallel_); }
-  void indexer_kl_backward(const IndexerKlBackwardArgs& args) override {
-    gsa::indexer_kl_backward(args, parallel_);
+  bool few_linear_takes(std::int64_t, std::int64_t, bool) const override { return false; }
+  void few_linear(const FewLinearArgs&) override {
+    throw Error("gsa: few_linear has a kernel on CUDA devices alone");
   }
   // Enough work for all threads, and a mask of at most 64 MiB.
   ChunkLimits chunk_limits() const override {
@@ -46,6 +45,13 @@ cuda::Accumulation bind_accumulation(const char* op, std::string_view accumulati
   bad_argument(op, "accumulation", "'ordered' or 'atomic'", concat("'", accumulation, "'"));
 }
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { implement_operators(m); }
+// Whether this library holds the CUDA operators.
+TORCH_LIBRARY_FRAGMENT(gsa, m) { m.def("built_with_cuda() -> bool", &cuda_built); }
 
 }  // namespace gsa::binding
+
+namespace gsa::ops {
+
+bool built_with_cuda() { return binding::cuda_built(); }
+
+}  // namespace gsa::ops

@@ -1,10 +1,4 @@
-// The operators on CUDA devices: the same bindings as on the CPU, with the kernels of the GPU behind them.
-#include <torch/library.h>
-
-#include "kernels/attend_lse/attend_lse_cuda.h"
-#include "kernels/gate/gate_cuda.h"
-#include "kernels/indexer_kl/indexer_kl_cuda.h"
-#include "kernels/select/select_cuda.h"
+// The operators on CUDA devices: the same functions as on the CPU, with the kernels of the GPU behind them.
 #include "torch/backend.h"
 #include "torch/cuda_context.h"
 #include "torch/operators.h"
@@ -17,35 +11,23 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const at::Device& device) : context_(device) {}
 
-  void select(const SelectArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::select(args, context); });
+#define GSA_RUN(kernel, Args)                                                              \
+  void kernel(const Args& args) override {                                                 \
+    context_.run([&](const cuda::Context& context) { gsa::cuda::kernel(args, context); }); \
   }
-  void select_mask(const SelectMaskArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::select_mask(args, context); });
-  }
-  void index_scores(const IndexScoresArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::index_scores(args, context); });
-  }
-  void attend(const AttendArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::attend(args, context); });
-  }
+  GSA_KERNELS(GSA_RUN)
+#undef GSA_RUN
+
   void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation accumulation) override {
     context_.run([&](const cuda::Context& context) { cuda::attend_backward(args, accumulation, context); });
   }
-  void attend_lse(const AttendLseArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::attend_lse(args, context); });
+  bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm) const override {
+    const cuda::Device& facts = context_.device();
+    return facts.hopper() &&
+           gsa::few_linear_takes(rows, size, norm, static_cast<std::int64_t>(facts.shared_memory));
   }
-  void gate(const GateArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::gate(args, context); });
-  }
-  void gate_backward(const GateBackwardArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::gate_backward(args, context); });
-  }
-  void indexer_kl(const IndexerKlArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::indexer_kl(args, context); });
-  }
-  void indexer_kl_backward(const IndexerKlBackwardArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::indexer_kl_backward(args, context); });
+  void few_linear(const FewLinearArgs& args) override {
+    context_.run([&](const cuda::Context& context) { cuda::few_linear(args, context); });
   }
   // As many queries as a mask of 256 MiB holds, and never so few that multiprocessors stand idle: at 1M
   // tokens the mask is 2 GiB.
@@ -63,11 +45,8 @@ std::unique_ptr<Backend> cuda_backend(const at::Device& device) {
   return std::make_unique<CudaBackend>(device);
 }
 
-// Whether this library holds the CUDA operators.
-TORCH_LIBRARY_FRAGMENT(gsa, m) {
-  m.def("built_with_cuda() -> bool", [] { return true; });
-}
+bool cuda_built() { return true; }
 
-TORCH_LIBRARY_IMPL(gsa, CUDA, m) { implement_operators(m); }
+torch::CppFunction cuda_form(torch::CppFunction function) { return function; }
 
 }  // namespace gsa::binding

@@ -28,6 +28,8 @@ class CudaContext final : public cuda::Workspace {
     scratch_.clear();
   }
 
+  const cuda::Device& device() const { return context_.device; }
+
  private:
   c10::DeviceGuard guard_;
   at::Device device_;

@@ -1,79 +1,14 @@
-// few_linear: schema, checks, and its form on the CPU, where the operators it stands for run one by one.
-#include "torch/few_linear.h"
-
+// few_linear. On the CPU the operators that it stands for run one by one.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include "gsa/error.h"
-#include "torch/fused.h"
-#include "torch/signatures.h"
-#include "torch/tensor_checks.h"
+#include "torch/backend.h"
+#include "torch/operators.h"
+#include "torch/ops.h"
 
 namespace gsa::binding {
-
-namespace {
-
-constexpr char kOp[] = "few_linear";
-
-using FewLinearFn = Tensor(const Tensor&, const Tensor&, const OptTensor&, const OptTensor&, const OptTensor&,
-                           double, bool, bool);
-
-void check_swiglu_alone(bool swiglu, const OptTensor& bias, const OptTensor& residual) {
-  if (swiglu && (bias || residual)) {
-    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", bias ? "a bias" : "a residual");
-  }
-}
-
-}  // namespace
-
-std::int64_t check_few_linear_tensors(const ops::FewLinearInputs& in) {
-  check_rank(kOp, "x", in.x, 2, "[rows, size]");
-  check_rank(kOp, "weight", in.weight, 2, "[outputs, size]");
-  dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
-  const at::ScalarType type = in.x.scalar_type();
-  const at::Device device = in.x.device();
-  const std::int64_t rows = in.x.size(0), size = in.x.size(1), products = in.weight.size(0);
-  check_like(kOp, "weight", in.weight, type, {products, size}, device);
-  if (in.swiglu && products % 2 != 0) {
-    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
-  }
-  check_swiglu_alone(in.swiglu, in.bias, in.residual);
-  const std::int64_t outputs = in.swiglu ? products / 2 : products;
-  if (in.norm) check_like(kOp, "norm", *in.norm, type, {size}, device);
-  if (in.bias) check_like(kOp, "bias", *in.bias, type, {outputs}, device);
-  if (in.residual) check_like(kOp, "residual", *in.residual, type, {rows, outputs}, device);
-  return outputs;
-}
-
-namespace {
-
-Tensor few_linear_cpu(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
-                      const OptTensor& residual, double eps, bool swiglu, bool settled) {
-  check_few_linear_tensors({x, weight, norm, bias, residual, eps, swiglu, settled});
-  // Autocast would change the type of the product inside; our operators keep that of their arguments.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const Tensor h = norm ? ops::rms_norm(x, {}, *norm, eps).y : x;
-  const Tensor z = at::linear(h, weight, bias);
-  return swiglu ? ops::swiglu(z) : residual ? *residual + z : z;
-}
-
-Tensor few_linear_meta(const Tensor& x, const Tensor& weight, const OptTensor&, const OptTensor& bias,
-                       const OptTensor& residual, double, bool swiglu, bool) {
-  check_rank(kOp, "x", x, 2, "[rows, size]");
-  check_rank(kOp, "weight", weight, 2, "[outputs, size]");
-  check_swiglu_alone(swiglu, bias, residual);
-  const c10::SymInt products = weight.sym_size(0);
-  if (swiglu && products % 2 != 0) {
-    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
-  }
-  if (x.sym_size(1) != weight.sym_size(1)) {
-    bad_argument(kOp, "weight", concat("rows of ", x.sym_size(1)), concat(weight.sym_size(1)));
-  }
-  return x.new_empty_symint({x.sym_size(0), swiglu ? products / 2 : products});
-}
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // h weight^T + bias for x [rows, size] and weight [outputs, size], where h is x, or x normalised and times
@@ -86,22 +21,138 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
       "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(gsa, CPU, m) { m.impl("few_linear", &few_linear_cpu); }
-TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("few_linear", &few_linear_meta); }
+namespace {
+
+constexpr char kOp[] = "few_linear";
+
+// ---- Arguments
+
+// The registered signature; `run` is the implementation or the fake kernel.
+template <Tensor (*run)(const ops::FewLinearInputs& in)>
+Tensor few_linear_by(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
+                     const OptTensor& residual, double eps, bool swiglu, bool settled) {
+  return run({.x = x,
+              .weight = weight,
+              .norm = norm,
+              .bias = bias,
+              .residual = residual,
+              .eps = eps,
+              .swiglu = swiglu,
+              .settled = settled});
+}
+
+void check_swiglu_alone(const ops::FewLinearInputs& in) {
+  if (in.swiglu && (in.bias || in.residual)) {
+    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", in.bias ? "a bias" : "a residual");
+  }
+}
+
+// Returns the number of outputs.
+std::int64_t check_tensors(const ops::FewLinearInputs& in) {
+  check_rank(kOp, "x", in.x, 2, "[rows, size]");
+  check_rank(kOp, "weight", in.weight, 2, "[outputs, size]");
+  dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
+  const at::ScalarType type = in.x.scalar_type();
+  const at::Device device = in.x.device();
+  const std::int64_t rows = in.x.size(0), size = in.x.size(1), products = in.weight.size(0);
+  check_like(kOp, "weight", in.weight, type, {products, size}, device);
+  if (in.swiglu && products % 2 != 0) {
+    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
+  }
+  check_swiglu_alone(in);
+  const std::int64_t outputs = in.swiglu ? products / 2 : products;
+  if (in.norm) check_like(kOp, "norm", *in.norm, type, {size}, device);
+  if (in.bias) check_like(kOp, "bias", *in.bias, type, {outputs}, device);
+  if (in.residual) check_like(kOp, "residual", *in.residual, type, {rows, outputs}, device);
+  return outputs;
+}
+
+// ---- Implementation
+
+// The operators that few_linear stands for, one by one.
+Tensor by_torch(const ops::FewLinearInputs& in) {
+  // Autocast would change the type of the product inside; our operators keep that of their arguments.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const Tensor h = in.norm ? ops::rms_norm(in.x, {}, *in.norm, in.eps).y : in.x;
+  const Tensor z = at::linear(h, in.weight, in.bias);
+  return in.swiglu ? ops::swiglu(z) : in.residual ? *in.residual + z : z;
+}
+
+Tensor by_kernel(const ops::FewLinearInputs& in, std::int64_t outputs) {
+  const std::unique_ptr<Backend> backend = backend_of(in.x);
+  // Tensors without gaps that begin where 16 bytes do stay as they are; a copy of a weight would be a kernel
+  // that has just begun.
+  std::vector<Tensor> held;
+  bool copied = false;
+  const auto data = [&](const OptTensor& tensor, bool constant) -> const void* {
+    if (!tensor || tensor->numel() == 0) return nullptr;
+    const Tensor whole = tensor->contiguous();
+    const bool aligned = reinterpret_cast<std::uintptr_t>(whole.const_data_ptr()) % 16 == 0;
+    held.push_back(aligned ? whole : whole.clone());
+    copied |= constant && !held.back().is_same(*tensor);
+    return held.back().const_data_ptr();
+  };
+  FewLinearArgs args;
+  args.dtype = dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
+  args.rows = in.x.size(0);
+  args.size = in.x.size(1);
+  args.outputs = outputs;
+  args.swiglu = in.swiglu;
+  args.eps = in.eps;
+  args.x = data(in.x, false);
+  args.norm = data(in.norm, true);
+  args.weight = data(in.weight, true);
+  args.bias = data(in.bias, true);
+  args.residual = data(in.residual, false);
+  args.settled = in.settled && !copied;
+  const Tensor y = empty(kOp, "x", {args.rows, outputs}, in.x.scalar_type(), in.x.device());
+  args.y = y.numel() > 0 ? y.mutable_data_ptr() : nullptr;
+  backend->few_linear(args);
+  return y;
+}
+
+Tensor few_linear(const ops::FewLinearInputs& in) {
+  const std::int64_t outputs = check_tensors(in);
+  return in.x.is_cuda() ? by_kernel(in, outputs) : by_torch(in);
+}
+
+// ---- Fake kernel
+
+Tensor few_linear_fake(const ops::FewLinearInputs& in) {
+  const Tensor &x = in.x, &weight = in.weight;
+  check_rank(kOp, "x", x, 2, "[rows, size]");
+  check_rank(kOp, "weight", weight, 2, "[outputs, size]");
+  check_swiglu_alone(in);
+  const c10::SymInt products = weight.sym_size(0);
+  if (in.swiglu && products % 2 != 0) {
+    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
+  }
+  if (x.sym_size(1) != weight.sym_size(1)) {
+    bad_argument(kOp, "weight", concat("rows of ", x.sym_size(1)), concat(weight.sym_size(1)));
+  }
+  return x.new_empty_symint({x.sym_size(0), in.swiglu ? products / 2 : products});
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "few_linear", &few_linear_by<few_linear>); }
+TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("few_linear", &few_linear_by<few_linear_fake>); }
+TORCH_LIBRARY_IMPL(gsa, Autograd, m) { m.impl("few_linear", not_differentiable()); }
 
 }  // namespace gsa::binding
 
 namespace gsa::ops {
 
-at::Tensor few_linear(const FewLinearInputs& in) {
-  static const auto op = binding::find_operator<binding::FewLinearFn>("gsa::few_linear");
+Tensor few_linear(const FewLinearInputs& in) {
+  static const auto op = binding::find_operator<decltype(binding::few_linear_by<nullptr>)>("gsa::few_linear");
   return op.call(in.x, in.weight, in.norm, in.bias, in.residual, in.eps, in.swiglu, in.settled);
 }
 
 bool few_linear_serves(const at::Device& device, at::ScalarType type, std::int64_t rows, std::int64_t size,
                        bool norm) {
   const bool half = type == at::kBFloat16 || type == at::kHalf;
-  return device.is_cuda() && half && binding::cuda_few_linear_takes(device, rows, size, norm);
+  return device.is_cuda() && half && binding::cuda_built() &&
+         binding::cuda_backend(device)->few_linear_takes(rows, size, norm);
 }
 
 }  // namespace gsa::ops

@@ -1,6 +1,6 @@
 // The operators of namespace gsa as C++ functions. Each one calls the registered operator of the same name
 // through the dispatcher, so autograd, torch.compile and torch.ops.gsa.* in Python see the same thing.
-// Schemas, with every argument's shape, are in registration.cc.
+// What arguments mean is in schema.h, the schema of an operator in <operator>.cc.
 //
 // Shapes: B sequences of L tokens, or packed: [B, L] below is then one dimension [T], and cu_seqlens_q,
 // cu_seqlens_k (int64 or int32 [sequences + 1], on the CPU) say where sequences start. q_position (int64 or
@@ -8,11 +8,11 @@
 // query sees the last key.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
-#include <tuple>
 
 namespace gsa::ops {
 
@@ -72,6 +72,13 @@ Attention attend(const Tensor& q, const Tensor& k, const Tensor& v, const OptTen
                  std::optional<double> scale = {}, const Layout& layout = {},
                  const std::string& accumulation = "ordered");
 
+struct AttentionGradients {
+  Tensor dq, dk, dv;  // as q, k, v
+};
+// For who computes `out` and `lse` elsewhere, over every visible key of a padded batch.
+AttentionGradients attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const Attention& attention, const std::string& accumulation = "ordered");
+
 // The lse of dense attention alone: Real [B, L, n_h]. query_tiles: int64 or int32 on the CPU, ascending
 // numbers of the tiles (kQueryTile in gsa/tensor_view.h) whose queries are wanted, the others get 0; absent:
 // every query. No gradient: call it under torch::NoGradGuard, or detach q and k.
@@ -89,7 +96,7 @@ SparseAttention sparse_attend_with_mask(const Tensor& q, const Tensor& k, const 
                                         std::optional<double> scale = {}, const Layout& layout = {},
                                         const std::string& accumulation = "ordered");
 
-// The newest queries of each sequence against a paged cache; shapes in registration.cc. No gradient.
+// The newest queries of each sequence against a paged cache; shapes in decode.cc. No gradient.
 struct PagedCache {
   Tensor k, v;                  // [pages, page_size, n_kv, d]
   OptTensor index_k;            // [pages, page_size, d_I]; int8 where index_k_scale is given
@@ -122,6 +129,80 @@ KlLoss indexer_kl(const Tensor& q, const Tensor& k, const Tensor& lse, const Ind
                   const OptTensor& mask = {}, const OptTensor& threshold = {}, const OptTensor& tie_cut = {},
                   std::optional<double> scale = {}, const Layout& layout = {},
                   const OptTensor& query_tiles = {});
+
+// ---- What a training step calls between its matrix products, each one pass over memory
+// (docs/kernels/fused.md)
+
+struct Normed {
+  Tensor y;    // as x: normalised
+  Tensor sum;  // as x: the residual stream, x + branch (x itself where there is no branch)
+};
+// x [..., d], branch as x, weight [d]. Differentiable in all three; the gradient that reaches sum is added
+// where the norm's own is formed.
+Normed rms_norm(const Tensor& x, const OptTensor& branch, const Tensor& weight, double eps);
+
+struct Rotated {
+  Tensor q, k, v;  // [T, heads, head_size]; v has no heads where v_heads is 0
+};
+// x [T, (q_heads + k_heads + v_heads) head_size], cos and sin Real [T, pairs]. Differentiable in x.
+Rotated rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, std::int64_t q_heads,
+               std::int64_t k_heads, std::int64_t v_heads);
+
+// silu(g) u for x = [g | u], [..., 2 n] -> [..., n]. Differentiable.
+Tensor swiglu(const Tensor& x);
+
+// The loss of each row of logits [T, classes], Real [T], for targets int64 [T]; a row whose target is
+// `ignored` counts 0. With gradient, logits become the loss's derivative. No autograd.
+Tensor cross_entropy_(Tensor& logits, const Tensor& targets, std::int64_t ignored, bool gradient);
+
+struct AdamWStep {
+  double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, decay = 0;
+  double factor = 1;        // of the gradient
+  std::int64_t number = 1;  // of the parameter's steps, this one included
+};
+// One step of AdamW in one pass: master, mean and square (float32) in place; weight, where there is one apart
+// from the master, gets the result rounded. gradient: float32, bfloat16 or float16.
+void adamw_(const Tensor& master, const Tensor& mean, const Tensor& square, const OptTensor& weight,
+            const Tensor& gradient, const AdamWStep& step);
+
+// ---- What a decoding step calls beside attention
+
+// The cache's new rows, from the product of a layer's input with every matrix that reads it (append.cc).
+struct AppendInputs {
+  Tensor x;                        // [T, columns], rows of any stride
+  Tensor cos, sin;                 // Real [T, pairs]
+  OptTensor index_cos, index_sin;  // Real [T, index pairs], where there is an indexer
+  Tensor slots;                    // int64 [T]: page * page_size + row
+  Tensor k, v;                     // [pages, page_size, n_kv, d], written
+  OptTensor index_k;               // [pages, page_size, d_I], written; int8 with a scale
+  OptTensor index_k_scale;         // float32 [pages, page_size], written
+  std::int64_t q_heads = 0, index_heads = 0;
+  std::int64_t value_gate = 0;      // columns of the gate: 0, n_kv or n_kv d
+  std::int64_t index_w_column = 0;  // where the indexer's weights begin
+  bool sigmoid_w = true;            // of the indexer's weights; false: divided by sqrt(H_I)
+};
+struct Appended {
+  Tensor q;                 // [T, n_h, d]
+  Tensor index_q, index_w;  // [T, H_I, d_I], [T, H_I]; no elements without an indexer
+};
+Appended append(const AppendInputs& inputs);
+
+// The product of a few rows with a matrix, and what stands around it (kernels/few_linear/few_linear.h).
+struct FewLinearInputs {
+  Tensor x;                 // [rows, size]
+  Tensor weight;            // [outputs, size]; with swiglu [2 outputs, size]
+  OptTensor norm = {};      // [size]: x is normalised first
+  OptTensor bias = {};      // [outputs]
+  OptTensor residual = {};  // [rows, outputs], added to the result
+  double eps = 0;           // of the norm
+  bool swiglu = false;
+  bool settled = false;  // norm, weight and bias were there before the last kernels on the stream began
+};
+Tensor few_linear(const FewLinearInputs& inputs);  // [rows, outputs]
+
+// Whether there is a kernel for such a product: few rows of 16 bits on a Hopper GPU.
+bool few_linear_serves(const at::Device& device, at::ScalarType type, std::int64_t rows, std::int64_t size,
+                       bool norm);
 
 // Whether this library holds the operators for CUDA tensors.
 bool built_with_cuda();

@@ -7,9 +7,14 @@
 #include <torch/library.h>
 
 #include "gsa/error.h"
-#include "torch/signatures.h"
+#include "torch/operators.h"
 
 namespace gsa::binding {
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  // Bool [..., S] -> int32 [..., ceil(S / 32)]: position s is bit s % 32 of word s / 32.
+  m.def("pack_mask(Tensor mask) -> Tensor");
+}
 
 namespace {
 
@@ -31,11 +36,6 @@ Tensor pack_mask(const Tensor& mask) {
 }
 
 }  // namespace
-
-TORCH_LIBRARY_FRAGMENT(gsa, m) {
-  // Bool [..., S] -> int32 [..., ceil(S / 32)]: position s is bit s % 32 of word s / 32.
-  m.def("pack_mask(Tensor mask) -> Tensor");
-}
 
 TORCH_LIBRARY_IMPL(gsa, CompositeExplicitAutograd, m) { m.impl("pack_mask", &pack_mask); }
 

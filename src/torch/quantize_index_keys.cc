@@ -9,9 +9,17 @@
 #include <limits>
 
 #include "gsa/error.h"
-#include "torch/signatures.h"
+#include "torch/operators.h"
+#include "torch/ops.h"
 
 namespace gsa::binding {
+
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  // The indexer's keys [..., d_I] in eight bits for decode: scale = absmax / 127 of each key, values = the
+  // nearest integer of key / scale, ties to even. A key that is not finite gets scale NaN, so that decode
+  // says NaN where the key itself would have.
+  m.def("quantize_index_keys(Tensor keys) -> (Tensor values, Tensor scale)");
+}
 
 namespace {
 
@@ -38,5 +46,17 @@ Tensor2 quantize_index_keys(const Tensor& keys) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(gsa, CompositeExplicitAutograd, m) { m.impl("quantize_index_keys", &quantize_index_keys); }
+TORCH_LIBRARY_IMPL(gsa, Autograd, m) { m.impl("quantize_index_keys", not_differentiable()); }
 
 }  // namespace gsa::binding
+
+namespace gsa::ops {
+
+QuantizedKeys quantize_index_keys(const Tensor& keys) {
+  static const auto op =
+      binding::find_operator<decltype(binding::quantize_index_keys)>("gsa::quantize_index_keys");
+  auto [values, scale] = op.call(keys);
+  return {values, scale};
+}
+
+}  // namespace gsa::ops

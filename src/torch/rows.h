@@ -25,6 +25,14 @@ Rows result_rows(const Tensor& tensor, std::int64_t heads, std::int64_t size);
 ConstRows shifted(const ConstRows& rows, std::int64_t tokens, DType dtype);
 Rows shifted(const Rows& rows, std::int64_t tokens, DType dtype);
 
+// The memory of a contiguous tensor; null where it has no elements.
+inline const void* data_of(const Tensor& tensor) {
+  return tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
+}
+inline void* mutable_data_of(const Tensor& tensor) {
+  return tensor.numel() > 0 ? tensor.mutable_data_ptr() : nullptr;
+}
+
 // A contiguous array of elements of the given size, starting at a later element.
 inline const void* shifted(const void* data, std::int64_t elements, std::int64_t element_size) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + elements * element_size;

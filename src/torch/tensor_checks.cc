@@ -73,6 +73,12 @@ void check_rank(const char* op, const char* argument, const Tensor& tensor, std:
   }
 }
 
+void check_vectors(const char* op, const char* argument, const Tensor& tensor) {
+  if (tensor.dim() < 1) {
+    bad_argument(op, argument, "at least 1 dimension [..., d]", to_string(tensor.sizes()));
+  }
+}
+
 void check_shape(const char* op, const char* argument, const Tensor& tensor, const Shape& shape) {
   if (tensor.sizes() != at::IntArrayRef(shape)) {
     bad_argument(op, argument, concat("shape ", to_string(shape)), to_string(tensor.sizes()));
@@ -95,6 +101,10 @@ void check_range(const char* op, const char* argument, const char* what, std::in
 
 void check_finite(const char* op, const char* argument, double value) {
   if (!std::isfinite(value)) bad_argument(op, argument, "a finite number", concat(value));
+}
+
+void check_contiguous(const char* op, const char* argument, const Tensor& tensor) {
+  if (!tensor.is_contiguous()) bad_argument(op, argument, "a tensor without gaps", "one with gaps");
 }
 
 void check_result(const char* op, const char* argument, at::IntArrayRef shape, at::ScalarType type) {

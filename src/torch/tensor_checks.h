@@ -21,6 +21,8 @@ using Shape = std::vector<std::int64_t>;
 constexpr std::int64_t kMaxTokens = 2147483646;
 // Tables of sequences are built in memory, so a batch expanded to absurd size must not reach them.
 constexpr std::int64_t kMaxSequences = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxHeadSize = 256;
+constexpr std::int64_t kMaxIndexHeads = 128;
 // No result may be larger: a mistake in a shape gets an error instead of a dying machine.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;
 
@@ -43,6 +45,9 @@ void check_type(const char* op, const char* argument, const Tensor& tensor, at::
 void check_rank(const char* op, const char* argument, const Tensor& tensor, std::int64_t rank,
                 const char* names);
 
+// One dimension at least: [..., d].
+void check_vectors(const char* op, const char* argument, const Tensor& tensor);
+
 void check_shape(const char* op, const char* argument, const Tensor& tensor, const Shape& shape);
 
 // A tensor that sits beside another: on this device, of this type and shape.
@@ -53,6 +58,9 @@ void check_range(const char* op, const char* argument, const char* what, std::in
                  std::int64_t high);
 
 void check_finite(const char* op, const char* argument, double value);
+
+// The tensor has no gaps, where it is written or kernels know no strides.
+void check_contiguous(const char* op, const char* argument, const Tensor& tensor);
 
 // The size of a result is sane; argument is the one to blame for it. Also called before inputs are copied.
 void check_result(const char* op, const char* argument, at::IntArrayRef shape, at::ScalarType type);

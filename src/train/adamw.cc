@@ -1,7 +1,7 @@
 #include "train/adamw.h"
 
 #include "gsa/error.h"
-#include "torch/fused.h"
+#include "torch/ops.h"
 
 namespace gsa::train {
 namespace {

@@ -13,6 +13,17 @@ def dtype_id(value):
     return NAMES.get(value) if isinstance(value, torch.dtype) else None
 
 
+def operators():
+    """Names of the operators, as registered; but built_with_cuda(), which takes and makes no tensor."""
+    schemas = torch._C._jit_get_all_schemas()
+    return [s.name.split("::")[1] for s in schemas if s.name.startswith("gsa::") and s.arguments]
+
+
+def has_kernel(name, key):
+    """Whether an operator is registered for a dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"gsa::{name}", key)
+
+
 def everywhere(dtypes):
     """Parameters for the fixture dtype (indirect=True): these types on the CPU, and those among them that the
     GPU's kernels take on the GPU."""

@@ -61,6 +61,11 @@ def make(dtype, tokens=37, heads=4, kv=2, size=16, index=(3, 8, 2), gate="elemen
     return arguments, options, expected
 
 
+def cases_without_gradients():
+    """For test_registration.py: name -> (arguments, keywords)."""
+    return {"append": make(torch.float32)[:2]}
+
+
 def check_close(actual, expected, dtype):
     """Equal up to one rounding of the type: sigmoids may differ in their last bit before it."""
     ulp = {torch.float64: 1e-14, torch.float32: 3e-7, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]

@@ -12,8 +12,8 @@ gsa = torch.ops.gsa
 L, S = 6, 9
 
 
-def arguments(op):
-    """A good call, by keyword."""
+def calls():
+    """A good call of each operator, by keyword."""
     p = make(batch=2, queries=L, keys=S, heads=4, kv_heads=2, size=8, index_heads=3, index_size=8)
     plain = dict(q=p.index_q, k=p.index_k, w=p.index_w, bias=p.index_bias)
     indexer = dict(index_q=p.index_q, index_k=p.index_k, index_w=p.index_w, index_bias=p.index_bias)
@@ -37,23 +37,14 @@ def arguments(op):
         "gate_backward": dict(dy=p.q, x=p.q, z=p.q),
         "indexer_kl": kl | absent,
         "indexer_kl_backward": kl | absent | dict(dloss=variance, index_lse=variance),
-    }[op]
+    }
 
 
-OPS = [
-    "select",
-    "select_mask",
-    "index_scores",
-    "attend",
-    "attend_backward",
-    "attend_lse",
-    "sparse_attend",
-    "sparse_attend_backward",
-    "gate",
-    "gate_backward",
-    "indexer_kl",
-    "indexer_kl_backward",
-]
+def arguments(op):
+    return calls()[op]
+
+
+OPS = list(calls())
 INDEXER = ["select", "select_mask", "index_scores"]
 ATTENTION = ["attend", "attend_backward", "sparse_attend", "sparse_attend_backward"]
 WITH_INDEX = ["sparse_attend", "sparse_attend_backward", "indexer_kl", "indexer_kl_backward"]

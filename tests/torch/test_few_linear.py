@@ -17,6 +17,14 @@ def make(dtype, rows=5, size=96, outputs=40, swiglu=False):
     return x, weight, norm, torch.randn(outputs).to(dtype), torch.randn(rows, outputs).to(dtype)
 
 
+def cases_without_gradients():
+    """For test_registration.py: name -> (arguments, keywords)."""
+    return {
+        "few_linear": (make(torch.float32), dict(eps=1e-5)),
+        "few_linear-swiglu": (make(torch.float32, swiglu=True)[:3], dict(eps=1e-5, swiglu=True)),
+    }
+
+
 def expected(x, weight, norm=None, bias=None, residual=None, eps=0.0, swiglu=False):
     """In float64, rounded to the type where the operator rounds before its end."""
     wide, rounded = (lambda t: t.to(torch.float64)), (lambda t: t.to(x.dtype).to(torch.float64))

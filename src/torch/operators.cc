@@ -1,14 +1,17 @@
-// Operators that write into their arguments, as autograd sees them: on every device they refuse arguments
-// that need a gradient, since they have none to give, and mark what they wrote as changed, so that a backward
-// pass that had kept the values of before is an error, as after torch's own in-place operators.
+#include "torch/operators.h"
+
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/library.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
 #include "gsa/error.h"
 
 namespace gsa::binding {
 
 namespace {
+
+void pass_below_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+}
 
 void refuse_gradients(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
@@ -36,20 +39,17 @@ void mark_changed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 
-constexpr const char* kInPlace[] = {"append", "cross_entropy_", "adamw_"};
-
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
-  for (const char* name : kInPlace) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>());
-  }
-}
+torch::CppFunction no_gradient() { return torch::CppFunction::makeFromBoxedFunction<&pass_below_autograd>(); }
 
-TORCH_LIBRARY_IMPL(gsa, ADInplaceOrView, m) {
-  for (const char* name : kInPlace) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&mark_changed>());
-  }
+torch::CppFunction not_differentiable() { return torch::autograd::autogradNotImplementedFallback(); }
+
+void works_in_place(torch::Library& library, const char* name) {
+  library.impl(name, torch::dispatch(c10::DispatchKey::Autograd,
+                                     torch::CppFunction::makeFromBoxedFunction<&refuse_gradients>()));
+  library.impl(name, torch::dispatch(c10::DispatchKey::ADInplaceOrView,
+                                     torch::CppFunction::makeFromBoxedFunction<&mark_changed>()));
 }
 
 }  // namespace gsa::binding
