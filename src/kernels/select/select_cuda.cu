@@ -32,6 +32,11 @@ bool aligned(const void* pointer, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
+struct QueryBegin {
+  const std::int64_t* values;
+  GSA_DEVICE std::int64_t operator()(std::int64_t n) const { return values[n]; }
+};
+
 // Tiles as kernels number them, on the host.
 class Tiles {
  public:
@@ -40,8 +45,8 @@ class Tiles {
   int count() const { return static_cast<int>(sequences_.total_queries() / kTileQueries + sequences_.count); }
   // The first row, among all queries, that belongs to this tile or a later one.
   std::int64_t first_row(std::int64_t tile) const {
-    const std::int64_t n = selecting::sequence_of_tile(tile, sequences_.count,
-                                                       [&](std::int64_t i) { return sequences_.q_begin[i]; });
+    const std::int64_t n =
+        selecting::sequence_of_tile(tile, sequences_.count, QueryBegin{sequences_.q_begin});
     const std::int64_t first = (tile - (sequences_.q_begin[n] / kTileQueries + n)) * kTileQueries;
     return sequences_.q_begin[n] + std::min(first, sequences_.queries(n));
   }
