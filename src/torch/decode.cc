@@ -91,6 +91,7 @@ struct BoundDecode {
   Tensor k, v, index_k, index_k_scale, index_bias, block_table, lengths;
   Tensor out, lse, k_t;
 };
+
 constexpr std::int64_t kMaxCudaQueries = 16;
 constexpr std::int64_t kLeastPage = 8, kLargestPage = 1024;
 

@@ -244,6 +244,7 @@ def test_mistakes_are_named():
         with pytest.raises(RuntimeError, match=f"gsa::decode: argument '{argument}'"):
             gsa.decode(*arguments, **{"max_length": 30, **options})
 
+    wrong("q", 0, x["q"][:1].expand(2049, -1, -1, -1))  # sequences: the limit of the kernels
     wrong("q", 0, x["q"][0])
     wrong("index_q", 0, x["q"].expand(2, 17, 8, 64))
     wrong("k", 1, k[:, :12])
