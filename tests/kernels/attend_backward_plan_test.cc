@@ -50,30 +50,24 @@ TEST(AttendBackwardPlan, OrderedChainsOfALongSequenceTakeTurns) {
     const AttendBackwardConfig config = choose_attend_backward(usual(keys, Accumulation::ordered));
     EXPECT_EQ(config.order.heads, 4);
     EXPECT_EQ(config.order.gang, keys == 8192 ? 1 : keys == 16384 ? 16 : 32);
-    EXPECT_EQ(config.ranges, 1);
   }
 }
 
-// 1 KB of sums for a key and head: one head of 32K keys fits, of 128K a quarter.
-TEST(AttendBackwardPlan, WithoutAnOrderSumsStayInTheCache) {
+// 1 KB of sums for a key and head: two heads of 16K keys fit, of 32K one.
+TEST(AttendBackwardPlan, WithoutAnOrderLongSequencesGoHeadByHead) {
   struct Expected {
     std::int64_t keys;
-    int heads, ranges;
+    int heads, gang;
   };
-  for (const auto& [keys, heads, ranges] : {Expected{8192, 4, 1},
-                                            {16384, 2, 1},
-                                            {32768, 1, 1},
-                                            {65536, 1, 2},
-                                            {131072, 1, 4},
-                                            {1 << 20, 1, 26}}) {
+  for (const auto& [keys, heads, gang] :
+       {Expected{8192, 4, 1}, {16384, 4, 16}, {32768, 1, 1}, {131072, 1, 1}, {1 << 20, 1, 1}}) {
     const AttendBackwardConfig config = choose_attend_backward(usual(keys, Accumulation::atomic));
     EXPECT_EQ(config.order.heads, heads) << keys;
-    EXPECT_EQ(config.ranges, ranges) << keys;
-    EXPECT_EQ(config.order.gang, 1) << keys;
+    EXPECT_EQ(config.order.gang, gang) << keys;
   }
   AttendBackwardFacts dense = usual(131072, Accumulation::atomic);
   dense.masked = false;
-  EXPECT_EQ(choose_attend_backward(dense).ranges, 1);
+  EXPECT_EQ(choose_attend_backward(dense).order.heads, 4);
 }
 
 TEST(AttendBackwardPlan, SequencesRunSideBySide) {
@@ -89,8 +83,7 @@ TEST(AttendBackwardPlan, SequencesRunSideBySide) {
 
 TEST(AttendBackwardPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::atomic))),
-            "hopper, tiles of 32 queries, 1 head of 1 sequence at a time, keys in 4 ranges: "
-            "sums of a range stay in the L2 cache");
+            "hopper, tiles of 32 queries, 1 head of 1 sequence at a time: its sums fill the L2 cache");
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::ordered))),
             "hopper, tiles of 32 queries, 4 heads of 1 sequence at a time, in gangs of 32 tiles: "
             "tiles find in the L2 cache what their neighbours added");

@@ -127,7 +127,7 @@ Gradients run_backward(AttendProblem& problem, const AttendResult& forward, cons
 }
 
 // Sums as they come: dq is added up within a tile, so it has the same bits; dk and dv differ by roundings of
-// fp32. With a small cache the keys go by ranges of positions, and dq from launch to launch.
+// fp32. The cache decides in which order the tiles start.
 TEST(CudaAtomicSums, AreThoseInOrderButForRoundings) {
   struct Shape {
     Batch batch;

@@ -37,7 +37,7 @@ def test_a_sample_is_what_it_is_among_all(dtype):
     """Tiles of 64 positions: 90 .. 127, 128 .. 191 and 192 .. 199 of each of two sequences."""
     p = make(batch=2, queries=110, keys=200, dtype=dtype)
     every = gsa.attend_lse(p.q, p.k)
-    some = gsa.attend_lse(p.q, p.k, query_tiles=torch.tensor([1, 3, 5]))
+    some = gsa.attend_lse(p.q, p.k, query_tiles=torch.tensor([1, 3, 5], device="cpu"))
     inside = torch.zeros(2, 110, dtype=torch.bool)
     inside[0, 38:102] = inside[1, :38] = inside[1, 102:] = True
     assert_same_bits(some, torch.where(inside[..., None].to(every.device), every, 0))
@@ -47,7 +47,7 @@ def test_packed_and_scale():
     p = make(batch=1, queries=150)
     starts = torch.tensor([0, 70, 70, 150])
     layout = dict(cu_seqlens_q=starts, cu_seqlens_k=starts)
-    lse = gsa.attend_lse(p.q[0], p.k[0], query_tiles=torch.tensor([1, 2], dtype=torch.int32), scale=0.3, **layout)
+    lse = gsa.attend_lse(p.q[0], p.k[0], query_tiles=torch.tensor([1, 2], dtype=torch.int32, device="cpu"), scale=0.3, **layout)
     expected = gsa.attend(p.q[0], p.k[0], p.v[0], scale=0.3, **layout)[1]
     expected[:64] = expected[134:] = 0
     assert_same_bits(lse, expected)
@@ -55,7 +55,7 @@ def test_packed_and_scale():
 
 def test_no_tile_gives_zeros():
     p = make(batch=2, queries=70)
-    assert (gsa.attend_lse(p.q, p.k, query_tiles=torch.tensor([], dtype=torch.int64)) == 0).all()
+    assert (gsa.attend_lse(p.q, p.k, query_tiles=torch.tensor([], dtype=torch.int64, device="cpu")) == 0).all()
 
 
 @pytest.mark.parametrize("shape", [dict(batch=0, queries=5), dict(queries=0, keys=7)])

@@ -42,17 +42,13 @@ struct AttendBackwardConfig {
   Kernel kernel = Kernel::generic;
   int tile_queries = 0;  // of the Hopper kernel
   ChainOrder order;
-  // The Hopper kernel may go through the keys in ranges of positions, all tiles in each, so that the sums of
-  // one head and range stay in the L2 cache. Only without an order to keep: there a tile follows the one
-  // before it through all keys, and the shorter its way, the fewer tiles can be on theirs.
-  int ranges = 1;
   const char* why = "";
 };
 
 AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts);
 
-// A line to print, such as "hopper, tiles of 32 queries, 1 head of 1 sequence at a time, keys in 4 ranges:
-// sums of a range stay in the L2 cache".
+// A line to print, such as "hopper, tiles of 32 queries, 1 head of 1 sequence at a time: its sums stay in the
+// L2 cache".
 std::string to_string(const AttendBackwardConfig& config);
 
 }  // namespace gsa::cuda

@@ -89,20 +89,6 @@ void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Acc
   params.scale = static_cast<float>(args.shape.scale);
   params.scale_log2 = static_cast<float>(args.shape.scale * 1.4426950408889634);
 
-  ChainOrder order = config.order;
-  int ranges = config.ranges;
-  // EXPERIMENT
-  if (accumulation == Accumulation::atomic && getenv("GSA_X_HEADS"))
-    order.heads = atoi(getenv("GSA_X_HEADS"));
-  if (accumulation == Accumulation::atomic && getenv("GSA_X_GANG")) order.gang = atoi(getenv("GSA_X_GANG"));
-  if (accumulation == Accumulation::atomic && sparse && getenv("GSA_X_RANGES"))
-    ranges = atoi(getenv("GSA_X_RANGES"));
-  // END
-  if (ranges > 1) {
-    params.range_keys = static_cast<int>((sequences.longest_keys + ranges - 1) / ranges);
-    params.dq_sums = context.workspace->array<float>(static_cast<std::size_t>(at_once) *
-                                                     static_cast<std::size_t>(kv_heads) * (d / 2 * 256));
-  }
   int* const tickets =
       context.workspace->array<int>(static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads));
   params.order = tickets;
@@ -129,13 +115,11 @@ void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Acc
       params.capacity = plan.capacity;
     }
     params.tiles = end - begin;
-    order_chains(params.tile, params.tiles, sequences, kv_heads, order, tickets, context);
+    order_chains(params.tile, params.tiles, sequences, kv_heads, config.order, tickets, context);
     params.ticket = state;
     params.progress = accumulation == Accumulation::ordered ? state + 4 : nullptr;
-    for (params.range = 0; params.range < ranges; ++params.range) {
-      check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");
-      launch<T, d>(params, stream);
-    }
+    check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");
+    launch<T, d>(params, stream);
   }
 }
 

@@ -107,29 +107,9 @@ __device__ __forceinline__ Selected select_rows(const Queries& queries, int grou
   return {row_bits(queries.upper, column, group_log2), row_bits(queries.lower, column, group_log2)};
 }
 
-// What a launch visits of a tile's list, in whole steps: those whose first key lies in the range.
-struct Visit {
-  int begin, end;    // places in the list
-  bool first, last;  // no launch before visits the tile; none after does
-};
-__device__ __forceinline__ Visit visit_of(const Params& p, const UnionTile& tile, const int* keys) {
-  if (p.range_keys == 0) return {0, tile.count, true, true};
-  const int steps = (tile.count + kKeys - 1) / kKeys;
-  int begin = 0, end = 0;
-  for (int first = 0; first < steps || first == 0; first += kThreads) {
-    const int step = first + static_cast<int>(threadIdx.x);
-    const int range = step < steps ? keys[step * kKeys] / p.range_keys : p.range + 1;
-    begin += __syncthreads_count(range < p.range);
-    end += __syncthreads_count(range <= p.range);
-  }
-  return {begin * kKeys, min(end * kKeys, tile.count), begin == 0, end == steps};
-}
-
-// after: place of the tile and head, and whether this is their last visit (Layout::kAfter): in shared memory,
-// because registers are short during the walk.
 template <typename T, int d>
 __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, const std::uint64_t* bits,
-                                        bool first_visit, const volatile int* after, std::uint32_t shared) {
+                                        int kv_head, std::uint32_t shared) {
   using namespace hopper;
   using Layout = Shared<d>;
   // By a shuffle, so that the compiler knows it to be the same in all lanes: descriptors of operands are then
@@ -155,12 +135,6 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
   float dq[d / 2];
 #pragma unroll
   for (int i = 0; i < d / 2; ++i) dq[i] = 0;
-  const auto dq_sums = [&] { return p.dq_sums + std::int64_t(after[0]) * (d / 2 * 256) + threadIdx.x; };
-  if (!first_visit) {
-    const float* const from = dq_sums();
-#pragma unroll
-    for (int i = 0; i < d / 2; ++i) dq[i] = from[i * 256];
-  }
   float turned[d / 2];  // dV or dK of a step, on its way to shared memory
   const auto store = [&](int turn) {
     barrier_wait(free_sums, turn ^ 1);
@@ -294,14 +268,7 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
     turn_sums<d>(sum, turned);
   }
   if (steps > 0) store(1);
-  if (!after[1]) {
-    float* const to = dq_sums();
-#pragma unroll
-    for (int i = 0; i < d / 2; ++i) to[i * 256] = dq[i];
-    return;
-  }
 
-  const int kv_head = after[0] % p.kv_heads;
   // dq, through shared memory of dS, which the other warpgroup must have read for the last time.
   if (steps > 0) barrier_wait(shared + Layout::kFreeDs, (steps - 1) & 1);
   const std::uint32_t dq_rows = shared + Layout::kDs + group * kPanel + thread / 32 * 16 * d * 2;
@@ -397,19 +364,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   __syncthreads();
   const int place = p.order[*ticket];
   const int index = place / p.kv_heads, kv_head = place % p.kv_heads;
-  UnionTile tile = p.tile[index];
-  const std::int64_t list = static_cast<std::int64_t>(index) * p.capacity;
-  const Visit visit = visit_of(p, tile, p.keys + list);
-  if (p.range_keys != 0) {
-    // A tile without any key is visited once: its dq is written too.
-    if (visit.begin == visit.end && (tile.count > 0 || p.range > 0)) return;
-    tile.count = visit.end - visit.begin;
-  }
-  volatile int* const after = reinterpret_cast<volatile int*>(generic + Layout::kAfter);
-  if (threadIdx.x == 0) {
-    after[0] = place;
-    after[1] = visit.last;
-  }
+  const UnionTile tile = p.tile[index];
   const bool first =
       p.progress == nullptr || index + 1 == p.tiles || p.tile[index + 1].sequence != tile.sequence;
   const int* const before = first ? nullptr : p.progress + ((index + 1) * p.kv_heads + kv_head) * 2;
@@ -454,8 +409,10 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
     __syncthreads();
   }
 
-  const int* const keys = p.keys == nullptr ? nullptr : p.keys + list + visit.begin;
-  const std::uint64_t* const bits = p.bits == nullptr ? nullptr : p.bits + list + visit.begin;
+  const int* const keys =
+      p.keys == nullptr ? nullptr : p.keys + static_cast<std::int64_t>(index) * p.capacity;
+  const std::uint64_t* const bits =
+      p.bits == nullptr ? nullptr : p.bits + static_cast<std::int64_t>(index) * p.capacity;
   if (warp >= 8) {
     give_registers<56>();
     if (warp < 10) {
@@ -471,7 +428,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
     }
   } else {
     take_registers<224>();
-    compute<T, d>(p, tile, bits, visit.first, after, shared);
+    compute<T, d>(p, tile, bits, kv_head, shared);
   }
 #endif
 }

@@ -40,11 +40,6 @@ struct Params {
   const int* order;  // [tiles, kv_heads]: tile * kv_heads + head of each ticket
   int* ticket;       // zero at the start
   int* progress;     // [tiles, kv_heads, dV and dK], zero at the start; null: no order
-  // A launch may visit a range of positions alone, so that the sums of its keys stay in the L2 cache; dq then
-  // goes on from launch to launch.
-  int range;       // which one: positions range * range_keys and following
-  int range_keys;  // 0: all keys in one launch
-  float* dq_sums;  // [tiles, kv_heads, d / 2, 256]: dq between launches, as the computing threads hold it
 };
 
 template <int d>
@@ -71,8 +66,7 @@ struct Shared {
   static constexpr std::uint32_t kFullSums = kBarriers + 48;  // of the first warpgroup; the second's is next
   static constexpr std::uint32_t kFreeSums = kBarriers + 64;
   static constexpr std::uint32_t kTicket = kWords;
-  static constexpr std::uint32_t kBad = kWords + 4;     // a bit for each row that is not finite
-  static constexpr std::uint32_t kAfter = kWords + 20;  // int [2]: what is read after the walk
+  static constexpr std::uint32_t kBad = kWords + 4;  // a bit for each row that is not finite
 };
 
 // ---- small wrappers

@@ -7,7 +7,7 @@
 namespace gsa::cuda::selecting {
 namespace {
 
-constexpr int kPassSize = 64;
+[[maybe_unused]] constexpr int kPassSize = 64;  // used by Hopper's code alone
 
 template <typename T, ScoreForm form>
 __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_sample_kernel(
