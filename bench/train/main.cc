@@ -34,9 +34,10 @@ are 0, so that it stays so) on the text's first windows, beside a standard and a
 weights, whose time does not depend on them. '/ standard' is tokens/s over the standard system's in this run.
 
 union/k: how many keys 16 neighbouring queries select together over what one of them selects, mean over the layers and
-range, by a forward pass after the timed steps (1,024 queries in the middle of the first sequence). Sparse attention reads
-these unions, so its time depends on it. Trained models have 2 to 6; random weights on independent tokens have more. Runs
-of equal tokens lower it (--token-runs), from runs of 16 on no further: to 3.3 in tiny at 1K, to 2.3 in small at 4K.
+range, by a forward pass after the timed steps (1,024 queries in the middle of the first sequence), and k, how many one of
+them selects, mean over all queries and layers. Sparse attention reads these unions, so its time depends on both. Trained
+models have a union/k of 2 to 6; random weights on independent tokens have more. Runs of equal tokens lower it
+(--token-runs), from runs of 16 on little further: to 3.3 in tiny at 1K, to 2.3 in small at 4K, to 1.9 in paper-1.7b at 32K.
 --overlap looks for a wanted one by forward passes before the timed steps: runs of 1, 2, 4, ... up to 4096, until union/k
 is below it or falls no more, and takes the nearest; the column says which runs that are and what came out. How scores are
 distributed in a trained model, random weights do not show: claim no speed of sparse training from them alone.
@@ -139,7 +140,8 @@ std::string row(const std::string& name, const std::string& tokens, const std::s
 
 // What a case's layers have, and the runs of tokens that --overlap found.
 std::string overlap_cell(const Overlap& overlap, const Case& what, std::int64_t token_runs) {
-  return concat(fixed(overlap.mean(), 2), " (", fixed(overlap.min(), 2), " to ", fixed(overlap.max(), 2), ")",
+  return concat(fixed(overlap.mean(), 2), " (", fixed(overlap.min(), 2), " to ", fixed(overlap.max(), 2),
+                "), k ", fixed(overlap.mean_k(), 0),
                 what.overlap > 0 ? concat(", runs of ", token_runs) : "");
 }
 
@@ -226,6 +228,7 @@ OrderedJson run_case(const Case& what, const torch::Device& device, const Option
                               {"min", overlap->min()},
                               {"max", overlap->max()},
                               {"by_layer", overlap->by_layer}};
+    result["mean_k"] = {{"mean", overlap->mean_k()}, {"by_layer", overlap->k_by_layer}};
     if (what.system != "trained") result["token_runs"] = step.token_runs();
     if (what.overlap > 0) {
       OrderedJson tried = OrderedJson::array();

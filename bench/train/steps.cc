@@ -29,9 +29,16 @@ std::string Case::name() const {
                 deterministic ? "" : ", free order");
 }
 
-double Overlap::mean() const {
-  return std::accumulate(by_layer.begin(), by_layer.end(), 0.0) / static_cast<double>(by_layer.size());
+namespace {
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
+
+}  // namespace
+
+double Overlap::mean() const { return mean_of(by_layer); }
+double Overlap::mean_k() const { return mean_of(k_by_layer); }
 double Overlap::min() const { return *std::min_element(by_layer.begin(), by_layer.end()); }
 double Overlap::max() const { return *std::max_element(by_layer.begin(), by_layer.end()); }
 
@@ -115,7 +122,10 @@ std::optional<Overlap> Steps::overlap() {
   Overlap overlap;
   nn::ModelForwardOptions options{.cu_seqlens = starts_.narrow(0, 0, 2), .phase = phase_};
   options.observe_attention = [&](std::int64_t, const nn::AttentionView& view) {
-    if (const std::optional<double> layer = union_over_k(view)) overlap.by_layer.push_back(*layer);
+    const std::optional<double> layer = union_over_k(view);
+    if (!layer) return;
+    overlap.by_layer.push_back(*layer);
+    overlap.k_by_layer.push_back(view.k_t.to(torch::kFloat64).mean().item<double>());
   };
   model_->forward(tokens_.narrow(0, 0, length_), options);
   if (overlap.by_layer.empty()) return std::nullopt;

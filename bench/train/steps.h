@@ -42,12 +42,13 @@ struct Trained {
   bool given() const { return !model.empty(); }
 };
 
-// union/k of every layer that selects; see trained/overlap.h.
+// Of every layer that selects: union/k (see trained/overlap.h), and the mean of k_t over its queries.
 struct Overlap {
-  std::vector<double> by_layer;
+  std::vector<double> by_layer, k_by_layer;
   double mean() const;
   double min() const;
   double max() const;
+  double mean_k() const;
 };
 
 class Steps {

@@ -315,7 +315,9 @@ def test_training_steps_of_a_trained_model(folder, tmp_path):
     for name in names[2:]:
         overlap = rows[name]["union_over_k"]
         assert len(overlap["by_layer"]) == 4 and 1 < overlap["min"] <= overlap["mean"] <= overlap["max"] < 16
-        assert f"{overlap['mean']:.2f} ({overlap['min']:.2f} to {overlap['max']:.2f})" in output
+        k = rows[name]["mean_k"]["mean"]
+        assert 1 <= k <= 128 and len(rows[name]["mean_k"]["by_layer"]) == 4
+        assert f"{overlap['mean']:.2f} ({overlap['min']:.2f} to {overlap['max']:.2f}), k {k:.0f}\n" in output
     torch_cases = call([sys.executable, BENCH / "train_torch.py", "--device", "cpu", "--beside", result, "--list"])
     assert torch_cases == "run torch 2x128\n"
 
@@ -330,7 +332,7 @@ def test_runs_of_tokens_are_found_for_an_overlap(tmp_path):
     assert min(list(tried.values())[:-1]) >= 5.5 > list(tried.values())[-1]
     assert row["token_runs"] == min(tried, key=lambda runs: abs(tried[runs] - 5.5)) > 1
     assert row["union_over_k"]["mean"] == pytest.approx(tried[row["token_runs"]], rel=0.15)  # two steps later
-    assert row["case"] == "tiny gsa 4x1K, overlap 5.5" and f"), runs of {row['token_runs']}\n" in output
+    assert row["case"] == "tiny gsa 4x1K, overlap 5.5" and f", runs of {row['token_runs']}\n" in output
 
 
 @pytest.mark.parametrize("arguments, status, message", [
