@@ -113,7 +113,7 @@ def test_kept_mask_changes_no_bit(dtype, shape):
 
 
 def test_large_mask_is_not_kept():
-    p = make(queries=700, heads=2, kv_heads=1, size=8).leaves()  # 88 bytes a query, q: 64
+    p = make(queries=2100, heads=2, kv_heads=1, size=8).leaves()  # 264 bytes a query, four times q: 256
     assert sparse_and_kept(p)[1] == []
     with torch.no_grad():
         assert sparse_and_kept(make(queries=300, size=64))[1] == [], "nobody asks for gradients"
