@@ -16,7 +16,6 @@ constexpr Device kA100 = {8, 0, 108, 166912, std::size_t(40) << 20};
 AttendBackwardFacts usual(std::int64_t keys, Accumulation accumulation) {
   AttendBackwardFacts facts;
   facts.device = kH200;
-  facts.dtype = DType::bf16;
   facts.head_size = 128;
   facts.kv_heads = 4;
   facts.group = 4;

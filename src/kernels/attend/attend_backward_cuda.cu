@@ -24,7 +24,6 @@ AttendBackwardFacts facts_of(const AttendBackwardArgs& args, Accumulation accumu
                              const Device& device) {
   AttendBackwardFacts facts;
   facts.device = device;
-  facts.dtype = args.shape.dtype;
   facts.head_size = args.shape.head_size;
   facts.kv_heads = args.shape.kv_heads;
   facts.group = args.shape.heads / args.shape.kv_heads;

@@ -39,13 +39,13 @@ int divisor(std::int64_t all, std::int64_t heads) {
 // Sequences whose chains run side by side, `heads` of each. With the order fixed, the wait for a hand-over
 // costs more than sums that leave the cache now and then: hence twice as many chains, and 16 in any case.
 int sequences_together(const AttendBackwardFacts& facts, std::int64_t heads, std::int64_t room) {
-  constexpr std::int64_t kChains = 16, kMost = 256;
+  constexpr std::int64_t kChains = 16;
   const bool ordered = facts.accumulation == Accumulation::ordered;
   const std::int64_t all = std::max<std::int64_t>(facts.total_keys * heads * row_bytes(facts), 1);
   const std::int64_t fitting = facts.sequences * (ordered ? 2 * room : room) / all;
   const std::int64_t least = ordered ? (kChains + heads - 1) / heads : 1;
-  return static_cast<int>(
-      std::max<std::int64_t>(1, std::min({std::max(fitting, least), facts.sequences, kMost})));
+  return static_cast<int>(std::max<std::int64_t>(
+      1, std::min<std::int64_t>({std::max(fitting, least), facts.sequences, kMostTogether})));
 }
 
 // As many heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the

@@ -6,14 +6,12 @@
 #include <string>
 
 #include "core/cuda_context.h"
-#include "gsa/dtype.h"
 #include "kernels/attend/attend_cuda.h"
 
 namespace gsa::cuda {
 
 struct AttendBackwardFacts {
   Device device;
-  DType dtype = DType::bf16;
   std::int64_t head_size = 0;
   std::int64_t kv_heads = 0;
   std::int64_t group = 0;  // query heads that share a key/value head
@@ -31,6 +29,7 @@ struct AttendBackwardFacts {
 // many of them would mostly wait; tiles of different chains have nothing to wait for. So chains run side by
 // side, about as many as keep their sums in the L2 cache. Where those of a single sequence do not fit, chains
 // take turns in gangs of neighbouring tiles, each of which finds in the cache what the one before it added.
+inline constexpr int kMostTogether = 256;  // sequences whose chains run side by side, at most
 struct ChainOrder {
   int heads = 1;     // key/value heads whose chains run side by side, a divisor of all: the rest afterwards
   int together = 1;  // sequences whose chains do
@@ -47,7 +46,7 @@ struct AttendBackwardConfig {
 
 AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts);
 
-// A line to print, such as "hopper, tiles of 32 queries, 1 head of 1 sequence at a time: its sums stay in the
+// A line to print, such as "hopper, tiles of 32 queries, 1 head of 1 sequence at a time: its sums fill the
 // L2 cache".
 std::string to_string(const AttendBackwardConfig& config);
 

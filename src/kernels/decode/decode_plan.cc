@@ -5,14 +5,13 @@
 namespace gsa::cuda {
 
 DecodeConfig choose_decode(const DecodeFacts& facts) {
-  constexpr int kHopperCluster = 8;
   DecodeConfig config;
   config.dense = facts.dense;
   config.keys = facts.dense ? facts.max_length : std::min(facts.max_length, facts.max_selected);
   config.pieces = decoding::most_pieces(facts.dense, static_cast<int>(config.keys));
   // Where rows cannot be read 16 bytes at a time, fewer sizes are compiled.
   config.padded_size = facts.head_size > 128 ? 256 : facts.head_size > 64 || !facts.aligned ? 128 : 64;
-  config.pick_blocks = facts.dense ? 0 : facts.device.hopper() ? kHopperCluster : 1;
+  config.pick_blocks = facts.dense ? 0 : facts.device.hopper() ? decoding::kHopperCluster : 1;
   return config;
 }
 

@@ -31,6 +31,9 @@ inline int most_pieces(bool dense, int keys) {
   return most;
 }
 
+// Blocks that share a row when it selects, where they can form a cluster.
+inline constexpr int kHopperCluster = 8;
+
 }  // namespace decoding
 
 struct DecodeFacts {

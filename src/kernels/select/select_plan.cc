@@ -11,7 +11,6 @@ using Way = SelectConfig::Way;
 
 constexpr std::int64_t kStoredKeys = 32768;  // beyond, one pass is faster than stored scores
 constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of stored scores, at a time
-constexpr std::int64_t kTileQueries = 64;
 constexpr std::int64_t kHopperHeads = 4;
 
 }  // namespace
@@ -40,7 +39,7 @@ SelectConfig choose_select(const SelectFacts& facts) {
   }
   config.wgmma = hopper_scores(facts);
   const std::int64_t stride = (facts.longest_keys + kStoredStep - 1) / kStoredStep * kStoredStep;
-  config.tiles = std::clamp<std::int64_t>(kScoreBytes / std::max<std::int64_t>(1, stride * 4 * kTileQueries),
+  config.tiles = std::clamp<std::int64_t>(kScoreBytes / std::max<std::int64_t>(1, stride * 4 * kSelectTile),
                                           1, std::max<std::int64_t>(1, facts.tiles));
   return config;
 }

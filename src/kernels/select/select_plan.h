@@ -8,11 +8,13 @@
 
 namespace gsa::cuda {
 
+inline constexpr int kSelectTile = 64;  // queries
+
 struct SelectFacts {
   Device device;
   std::int64_t heads = 0, head_size = 0;  // of the indexer
   bool wide_rows = false;                 // rows of q and k can be read 16 bytes at a time
-  std::int64_t tiles = 0;                 // of 64 queries
+  std::int64_t tiles = 0;                 // of kSelectTile queries
   std::int64_t longest_keys = 0;          // of the longest sequence
   bool lists_fit = false;                 // what one pass collects fits its scratch memory
 };

@@ -6,8 +6,6 @@
 namespace gsa::cuda {
 namespace {
 
-constexpr int kMostTogether = 256;
-
 // Tiles without a mask: every key up to the last query's position. One thread a tile.
 __global__ void dense_kernel(DeviceSequences sequences, int tile_queries, int tiles, UnionTile* to) {
   const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);

@@ -26,7 +26,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kHopperCluster = 8;
 constexpr int kRound = kThreads;  // positions that a block visits at once
 constexpr int kBucketBits = 9;
 constexpr int kBuckets = 1 << kBucketBits;

@@ -66,7 +66,7 @@ SelectFacts facts_of(const ScoreInput& in, const Device& device);
 
 // Tiles of 64 queries, numbered over all sequences: sequence n begins at tile q_begin(n) / 64 + n. A tile's
 // rows are queries of one sequence; a few tiles are empty.
-constexpr int kTileQueries = 64;
+constexpr int kTileQueries = kSelectTile;
 
 // The sequence that tile number `tile` belongs to; q_begin(n): the first query of sequence n.
 template <typename Int, class QBegin>
