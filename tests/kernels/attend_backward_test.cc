@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "attend_gradients.h"
 #include "kernels/attend/attend.h"
-#include "problems.h"
 
 namespace gsa::testing {
 namespace {
@@ -57,42 +57,6 @@ const std::vector<Case> kMatrixUnitCases = {
     {"group_17_72_dense", whole(70), 17, 1, 72, -1},
     {"group_40_64", {{30, 200, 170}, {3, 9, 5}}, 40, 1, 64, 0.3},
 };
-
-struct Gradients {
-  Tensor dq, dk, dv;
-};
-
-// The gradients of sum(out * dout), added to dk = dv = `start`.
-Gradients run_backward(AttendProblem& problem, const AttendResult& forward, const Tensor& dout,
-                       const Parallel& parallel, Layout layout = Layout::tokens_first, double start = 0) {
-  const DType real = real_of(problem.dtype);
-  Gradients g{Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size, layout),
-              Tensor(real, problem.batch.keys(), problem.kv_heads, problem.size),
-              Tensor(real, problem.batch.keys(), problem.kv_heads, problem.size)};
-  g.dk.fill([&] { return start; });
-  g.dv.fill([&] { return start; });
-  backend::attend_backward({.shape = problem.shape(),
-                            .q = problem.q.rows(),
-                            .k = problem.k.rows(),
-                            .v = problem.v.rows(),
-                            .mask = problem.mask_view(),
-                            .sequences = problem.batch.view(),
-                            .out = forward.out.rows(),
-                            .lse = forward.lse.data(),
-                            .dout = dout.rows(),
-                            .dq = g.dq.rows(),
-                            .dk = g.dk.data(),
-                            .dv = g.dv.data()},
-                           parallel);
-  return g;
-}
-
-Tensor random_dout(const AttendProblem& problem, Layout layout = Layout::tokens_first) {
-  Random random(77);
-  return Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size, layout).fill([&] {
-    return random.normal();
-  });
-}
 
 class AttendBackward : public ::testing::TestWithParam<std::tuple<DType, Case>> {};
 

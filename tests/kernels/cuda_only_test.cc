@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "attend_gradients.h"
 #include "cuda_call.h"
-#include "problems.h"
 
 namespace gsa::testing {
 namespace {
@@ -100,30 +100,12 @@ TEST(CudaPacked, OneLongSequenceAmongManyShortOnes) {
   });
 }
 
-struct Gradients {
-  Tensor dq, dk, dv;
-};
-
 Gradients run_backward(AttendProblem& problem, const AttendResult& forward, const Tensor& dout,
                        cuda::Accumulation accumulation) {
-  const auto sums = [&] { return Tensor(DType::f32, problem.batch.keys(), problem.kv_heads, problem.size); };
-  Gradients g{Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size), sums(), sums()};
   backend::accumulation = accumulation;
-  backend::attend_backward({.shape = problem.shape(),
-                            .q = problem.q.rows(),
-                            .k = problem.k.rows(),
-                            .v = problem.v.rows(),
-                            .mask = problem.mask_view(),
-                            .sequences = problem.batch.view(),
-                            .out = forward.out.rows(),
-                            .lse = forward.lse.data(),
-                            .dout = dout.rows(),
-                            .dq = g.dq.rows(),
-                            .dk = g.dk.data(),
-                            .dv = g.dv.data()},
-                           serial());
+  const Gradients gradients = run_backward(problem, forward, dout, serial());
   backend::accumulation = cuda::Accumulation::ordered;
-  return g;
+  return gradients;
 }
 
 // Sums as they come: dq is added up within a tile, so it has the same bits; dk and dv differ by roundings of
@@ -146,8 +128,7 @@ TEST(CudaAtomicSums, AreThoseInOrderButForRoundings) {
   for (const Shape& shape : shapes) {
     AttendProblem problem(DType::bf16, shape.batch, shape.heads, shape.kv_heads, shape.size, shape.density,
                           Layout::tokens_first, 11);
-    const Tensor dout = Tensor(problem.dtype, problem.batch.queries(), problem.heads, problem.size)
-                            .fill([r = Random(7)]() mutable { return r.normal(); });
+    const Tensor dout = random_dout(problem);
     const AttendResult forward = run_attend(problem, serial());
     const Gradients ordered = run_backward(problem, forward, dout, cuda::Accumulation::ordered);
     for (const std::size_t cache : {std::size_t(50) << 20, std::size_t(300) << 10, std::size_t(20) << 10}) {
