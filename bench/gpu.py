@@ -299,7 +299,7 @@ def run_layers(timer, args):
     """Rows of all tables, and the names of what failed."""
     rows, failed = [], []
     for layers, goal in layer_groups(args):
-        for row in compare(timer, layers, args.sample, args.only, goal):
+        for row in compare(timer, layers, args.sample, args.only, goal, args.beside == "like"):
             rows.append(dict(shape=str(layers[0].shape), inputs={x.label: x.facts for x in layers}, **row))
             failed += [row["name"]] if "failed" in row else []
             if row.get("lost"):
@@ -361,12 +361,14 @@ def parse(arguments=None):
     layer.add_argument("--k", type=positive, help="a fixed budget of so many keys, not a model's or a shape's own")
     layer.add_argument("--sample", type=positive, default=64, metavar="N",
                        help="the sampled KL takes one of N query tiles (default 64, as in training)")  # fmt: skip
+    layer.add_argument("--beside", choices=("like", "fastest"), default="like",
+                       help="dense attention beside ordered rows: deterministic too, or the fastest of all")  # fmt: skip
     layer.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                        help="cpu: to try files and small shapes without a GPU; the times say little")  # fmt: skip
     args = parser.parse_args(arguments)
     args.of_layer = bool(args.tensors or args.inputs or args.suite)
     if not args.of_layer:
-        for option, default in (("shape", []), ("k", None), ("sample", 64), ("device", "cuda")):
+        for option, default in (("shape", []), ("k", None), ("sample", 64), ("beside", "like"), ("device", "cuda")):
             if getattr(args, option) != default:
                 parser.error(f"--{option}: expected --tensors, --inputs or --suite beside it, got none")
     names = OPERATIONS if args.of_layer else CASES

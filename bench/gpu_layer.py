@@ -17,7 +17,8 @@ rows 'layer, ...' are ordered and stand beside the fastest dense attention that 
 runs under torch.use_deterministic_algorithms(True). That is FlashAttention; torch refuses cuDNN there, whose backward
 pass it calls not deterministic. The rows 'layer, ..., atomic' stand beside the fastest of all. Columns any/r and any/t
 compare across: ordered, beside the fastest of all. Forward passes are deterministic everywhere. The limits hold for
-'layer, KL of a sample' and for its atomic form, each beside its like.
+'layer, KL of a sample' and for its atomic form, each beside its like. --beside fastest: every row stands beside the
+fastest dense attention of all, and no other is timed (a deterministic one takes seconds a run at 128K).
 """
 
 import dataclasses
@@ -274,9 +275,10 @@ def line(row):
     return cells(row["name"], *(number(row.get(key)) for key in COLUMNS), rest)
 
 
-def compare(timer, layers, parts, only=(), goal=None):
+def compare(timer, layers, parts, only=(), goal=None, like=True):
     """Prints a table of the operations on layers of one shape, the first of them 'random'; yields its rows. One that
-    failed has the key 'failed', and 'lost' where nothing more can run."""
+    failed has the key 'failed', and 'lost' where nothing more can run. like: ordered rows stand beside deterministic
+    attention."""
     print(f"\n{layers[0].shape}; the sampled KL takes 1/{parts} of the queries; ms")
     for layer in layers:
         print(f"  {layer.label}: {layer.facts}")
@@ -289,6 +291,7 @@ def compare(timer, layers, parts, only=(), goal=None):
         try:
             times = {layer.label: operation(timer, layer, parts) for layer in layers}
             others = [what for what in (beside, FASTEST_OF_ALL.get(beside)) if what]
+            others = others if like else others[-1:]
             for what in others:
                 if what not in dense:
                     dense[what] = {layer.label: time_dense(timer, layer, what) for layer in layers}

@@ -55,6 +55,8 @@ def variants(length):
     all_of["heads 8 of 64"] = {"model.index_heads": 8}
     all_of["ReLU"] = {"model.score_form": "relu"}
     all_of["inverse budget"] = {"model.budget": "inverse"}
+    # Its mean k was 1.37 times k_base: this one should come to the mean of the fixed budget.
+    all_of["inverse budget, k_base less"] = {"model.budget": "inverse", **keys(length * 3 // 4, 8)}
     for n in (16, 32):
         all_of[f"k = L/{n}"] = keys(length, n)
     all_of["warm-up 25, sparse 25"] = {"spans.warmup": 25, "spans.sparse": 25}
