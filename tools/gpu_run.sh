@@ -126,7 +126,7 @@ if [ -n "$sanitize" ]; then
     sanitized fused 'Fused/*.Matches*/bfloat16_*:Fused/AdamW.*/bf16*-*_many:*_longer' $all
     sanitized gate 'Gate/Gate.Matches*/bfloat16_*-*many*' $all
     sanitized append 'Append.EveryPart*' $all
-    sanitized few_linear 'Cuda/FewLinearOnCuda.Matches*/bfloat16_one_normed:Cuda/FewLinearOnCuda.Matches*/bfloat16_swiglu*' $all
+    sanitized skinny_linear 'Cuda/SkinnyLinearOnCuda.Matches*/bfloat16_one_normed:Cuda/SkinnyLinearOnCuda.Matches*/bfloat16_swiglu*' $all
   }
 fi
 wait

@@ -53,7 +53,7 @@ class Network {
   };
   struct Inputs;
   Tables tables(const at::Tensor& positions) const;
-  bool few_linear_serves(std::int64_t tokens) const;
+  bool skinny_linear_serves(std::int64_t tokens) const;
   // product: of the layer's normed input with LayerWeights::input.
   Inputs project(std::int64_t n, const at::Tensor& product, const Tables& tables, const Pass& pass,
                  const Cache& cache) const;

@@ -1,4 +1,4 @@
-// How few_linear's kernel cuts a product, as numbers: which products it takes is decided without a GPU.
+// How skinny_linear's kernel cuts a product, as numbers: which products it takes is decided without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "gsa/error.h"
 
-namespace gsa::cuda::few {
+namespace gsa::cuda::skinny {
 
 inline constexpr int kWarps = 8;       // that multiply
 inline constexpr int kTile = 16;       // rows of the weights that are multiplied together
@@ -56,4 +56,4 @@ inline std::string describe(std::int64_t rows, const Layout& layout, int blocks)
                 " KB: ", columns == 8 ? "up to 8 rows" : "9 to 16 rows");
 }
 
-}  // namespace gsa::cuda::few
+}  // namespace gsa::cuda::skinny
