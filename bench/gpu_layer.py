@@ -104,7 +104,7 @@ def time_backward(accumulation):
         arguments = dout, *layer.attention, *layer.index, out, lse, threshold, tie_cut, mask
         return timer.graph(
             lambda: gsa.sparse_attend_backward(
-                *arguments, **layer.scores, most_selected=most, accumulation=accumulation
+                *arguments, **layer.scores, max_selected=most, accumulation=accumulation
             )
         )
 

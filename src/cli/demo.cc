@@ -138,7 +138,7 @@ void add_demo(CLI::App& app, Run& run) {
       ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "of the CPU; default: one a core, which is the most")
-      ->check(whole_in(1, binding::kMostThreads));
+      ->check(whole_in(1, binding::kMaxThreads));
   command->add_option("-o,--output", options->output, "the folder of the report and the models")
       ->capture_default_str();
   command->callback([&run, options] { run = [options] { return run_demo(*options); }; });

@@ -424,7 +424,7 @@ void add_eval(CLI::App& app, Run& run) {
       ->capture_default_str()
       ->group(kHow);
   command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
-      ->check(whole_in(1, binding::kMostThreads))
+      ->check(whole_in(1, binding::kMaxThreads))
       ->group(kHow);
   const char* kOutput = "Output";
   command->add_option("--json", options->json, "all figures into this file; - prints them instead of tables")

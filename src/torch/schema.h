@@ -29,7 +29,7 @@
 //               of then
 //   accumulation    how the backward pass adds up dk and dv: 'ordered' (the same bits every time) or 'atomic'
 //               (on a CUDA device faster, and not reproducible; on the CPU the same as 'ordered')
-//   most_selected   no query selected more keys than this: saves memory where it is known
+//   max_selected    no query selected more keys than this: saves memory where it is known
 //   query_tiles     int64 or int32 [n], on the CPU: a sample of the queries, as ascending numbers of tiles.
 //               None: every query. The tiles of all sequences are numbered in order; those of a sequence are
 //               cut where positions are multiples of 64

@@ -301,7 +301,7 @@ std::vector<Option> options_of(TrainConfig& c) {
       flag("checkpoint_activations", c.checkpoint_activations,
            "recompute blocks in the backward pass: less memory"),
       whole("seed", c.seed, 0, kMany, "of the weights and of sampling"),
-      whole("threads", c.threads, 0, binding::kMostThreads, "CPU threads, at most one a core; 0: one a core"),
+      whole("threads", c.threads, 0, binding::kMaxThreads, "CPU threads, at most one a core; 0: one a core"),
   };
 }
 

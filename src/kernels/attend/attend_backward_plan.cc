@@ -45,7 +45,7 @@ int sequences_together(const AttendBackwardFacts& facts, std::int64_t heads, std
   const std::int64_t fitting = facts.sequences * (ordered ? 2 * room : room) / all;
   const std::int64_t least = ordered ? (kChains + heads - 1) / heads : 1;
   return static_cast<int>(std::max<std::int64_t>(
-      1, std::min<std::int64_t>({std::max(fitting, least), facts.sequences, kMostTogether})));
+      1, std::min<std::int64_t>({std::max(fitting, least), facts.sequences, kMaxTogether})));
 }
 
 // As many heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the

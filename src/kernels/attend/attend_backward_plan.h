@@ -29,7 +29,7 @@ struct AttendBackwardFacts {
 // many of them would mostly wait; tiles of different chains have nothing to wait for. So chains run side by
 // side, about as many as keep their sums in the L2 cache. Where those of a single sequence do not fit, chains
 // take turns in gangs of neighbouring tiles, each of which finds in the cache what the one before it added.
-inline constexpr int kMostTogether = 256;  // sequences whose chains run side by side, at most
+inline constexpr int kMaxTogether = 256;  // sequences whose chains run side by side, at most
 struct ChainOrder {
   int heads = 1;     // key/value heads whose chains run side by side, a divisor of all: the rest afterwards
   int together = 1;  // sequences whose chains do

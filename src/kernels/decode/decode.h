@@ -20,13 +20,13 @@
 
 namespace gsa {
 
-constexpr std::int64_t kMostDecodeSequences = 2048;  // times 16 queries: a dimension of a grid
+constexpr std::int64_t kMaxDecodeSequences = 2048;  // times 16 queries: a dimension of a grid
 // Positions and scratch offsets within a row stay in 31 bits.
-constexpr std::int64_t kMostDecodeLength = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxDecodeLength = std::int64_t{1} << 30;
 
 struct DecodeArgs {
   AttendShape shape;
-  std::int64_t sequences = 0;  // 0 .. kMostDecodeSequences
+  std::int64_t sequences = 0;  // 0 .. kMaxDecodeSequences
   std::int64_t queries = 1;    // a sequence: 1 .. 16 on a CUDA device, any number on the CPU
 
   ConstRows q;  // [sequences * queries, heads, head_size]

@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffu;
-constexpr std::int64_t kMostParts = 528;  // of the weight's gradient: blocks of the backward kernel
+constexpr std::int64_t kMaxParts = 528;  // of the weight's gradient: blocks of the backward kernel
 
 // How a block's threads share rows: `lanes` threads a row, each with pieces lane, lane + lanes, ...
 template <bool block_row>
@@ -230,7 +230,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const Context& context) 
   dispatch(kOp, args.shape, {args.dy, args.dsum, args.sum, args.weight, args.dx},
            [&]<typename T, int width, int pieces, bool block_row>(const RowShape& shape) {
              using Rows = Team<block_row>;
-             count = std::min(kMostParts, (shape.tokens + Rows::kRows - 1) / Rows::kRows);
+             count = std::min(kMaxParts, (shape.tokens + Rows::kRows - 1) / Rows::kRows);
              if (count == 0) return;
              parts = static_cast<float*>(
                  context.workspace->allocate(static_cast<std::size_t>(count * size) * sizeof(float)));

@@ -14,12 +14,12 @@ namespace gsa {
 namespace {
 
 constexpr const char* kOp = "skinny_linear";
-constexpr std::int64_t kMostSize = 1 << 20;
+constexpr std::int64_t kMaxSize = 1 << 20;
 
 }  // namespace
 
 bool skinny_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int64_t shared_memory) {
-  if (rows < 0 || rows > kMaxSkinnyRows || size < 16 || size > kMostSize || size % 16 != 0) return false;
+  if (rows < 0 || rows > kMaxSkinnyRows || size < 16 || size > kMaxSize || size % 16 != 0) return false;
   return cuda::skinny::Layout(rows, size, norm).bytes <= shared_memory;
 }
 
@@ -31,7 +31,7 @@ bool check_skinny_linear(const SkinnyLinearArgs& args, std::int64_t shared_memor
     }
   };
   in_range("x", "rows", args.rows, 0, kMaxSkinnyRows);
-  in_range("x", "columns", args.size, 16, kMostSize);
+  in_range("x", "columns", args.size, 16, kMaxSize);
   in_range("weight", "outputs", args.outputs, 0, std::numeric_limits<std::int32_t>::max() / 2);
   if (args.dtype != DType::bf16 && args.dtype != DType::f16) {
     bad_argument(kOp, "x", "bfloat16 or float16", name_of(args.dtype));

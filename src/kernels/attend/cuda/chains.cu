@@ -39,7 +39,7 @@ __device__ __forceinline__ int first_tile_of(const UnionTile* tile, int tiles, i
 // gang of every chain, and so on; of a sequence the gangs of all heads.
 __global__ void order_kernel(const UnionTile* tile, int tiles, int sequences, int kv_heads, ChainOrder order,
                              int* tickets) {
-  __shared__ int begin[kMostTogether + 1];
+  __shared__ int begin[kMaxTogether + 1];
   const int first = static_cast<int>(blockIdx.x) * order.together;
   const int together = min(order.together, sequences - first);
   for (int i = static_cast<int>(threadIdx.x); i <= together; i += static_cast<int>(blockDim.x)) {

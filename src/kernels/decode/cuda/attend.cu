@@ -16,7 +16,7 @@ void launch_attend(AttendParams p, const Context& context) {
   const auto bytes_for = [](int stages) {
     return static_cast<std::size_t>(AttendLayout(size, stages).bytes);
   };
-  p.stages = kMostStages;
+  p.stages = kMaxStages;
   // Room for two blocks a multiprocessor, and no more than the device has.
   const std::size_t room = std::min(context.device.shared_memory, kBlockBytes);
   while (p.stages > 2 && bytes_for(p.stages) > room) --p.stages;

@@ -19,7 +19,7 @@ inline constexpr int kComputeWarps = 4;
 inline constexpr int kComputeThreads = kComputeWarps * 32;
 inline constexpr int kAttendThreads = kComputeThreads + 2 * 32;
 inline constexpr int kHeadTile = 16;
-inline constexpr int kMostStages = 3;
+inline constexpr int kMaxStages = 3;
 
 // Keys of a stage of the ring.
 __host__ __device__ constexpr int block_keys(int size) { return size == 256 ? 32 : 64; }
@@ -79,8 +79,8 @@ struct StageInfo {
 };
 
 struct AttendShared {
-  std::uint64_t full[kMostStages], empty[kMostStages];
-  StageInfo info[kMostStages];
+  std::uint64_t full[kMaxStages], empty[kMaxStages];
+  StageInfo info[kMaxStages];
   // Of an item and the one before it, by warp.
   float maxima[2][kComputeWarps][kHeadTile];
   float sums[2][kComputeWarps][kHeadTile];
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(kAttendThreads, size == 256 ? 1 : 2) attend_ke
   AttendShared& fixed = *reinterpret_cast<AttendShared*>(shared);
   if (threadIdx.x == 0) {
 #pragma unroll
-    for (int stage = 0; stage < kMostStages; ++stage) {
+    for (int stage = 0; stage < kMaxStages; ++stage) {
       barrier_init(&fixed.full[stage], 2 * (32 + 1));
       barrier_init(&fixed.empty[stage], kComputeThreads);
     }

@@ -57,8 +57,8 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   bound.scale = static_cast<float>(kListBins / 2) / (middle - bound.low);
   const float above = static_cast<float>(rank - found.wanted), equal = static_cast<float>(found.inside);
   if (found.low == found.high && above + equal > 0.9f * part * static_cast<float>(kLists * list)) {
-    const float most_above = (above + kSampleMargin * sqrtf(above) + 4.0f) / part / kLists;
-    bound.reserve = min(list / 2, static_cast<int>(most_above + 4.0f * sqrtf(most_above)) + kReserveStep);
+    const float max_above = (above + kSampleMargin * sqrtf(above) + 4.0f) / part / kLists;
+    bound.reserve = min(list / 2, static_cast<int>(max_above + 4.0f * sqrtf(max_above)) + kReserveStep);
   }
   return bound;
 }
