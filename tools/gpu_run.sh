@@ -79,7 +79,7 @@ sanitized() {
   done
 }
 
-# The program as its users run it: text to tokens, training through the three spans, evaluation, generation. A model
+# The program as its users run it: text to tokens, training through the three phases, evaluation, generation. A model
 # that has learned these sentences by heart goes on with their words.
 program() {
   local gsa=$build/bin/gsa work=$out/program text

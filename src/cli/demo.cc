@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kLesson = R"(
 Makes up stories (a small grammar; the same for the same --seed), trains a tiny standard model on them, then a tiny gsa
-model through its spans dense, warm-up and sparse on the same text for the same steps, and measures both: validation
+model through its phases dense, warm-up and sparse on the same text for the same steps, and measures both: validation
 loss, attention on the first token, gates, how many keys are read and how much attention they hold, and whether a word
 can be recalled that the text gave once, up to 500 tokens ago. What comes out is what was measured: the twin may win.
 

@@ -1,4 +1,4 @@
-// The spans of training, as one layer sees them. No torch header.
+// The phases of training, as one layer sees them. No torch header.
 #pragma once
 
 #include <string_view>

@@ -4,7 +4,7 @@
 //   w = w - lr (m / (1 - b1^n) / (sqrt(v / (1 - b2^n)) + eps) + decay w)
 //
 // n counts the steps of a parameter, not of the run: what rested (the base in warm-up, the indexer in the
-// dense span) starts with its own bias correction when it begins to learn.
+// dense phase) starts with its own bias correction when it begins to learn.
 #pragma once
 
 #include <torch/torch.h>

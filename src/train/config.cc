@@ -93,9 +93,14 @@ void assign(const Option& option, bool value) {
   **target = value;
 }
 
+// Old names, which files of older runs have.
+std::string present_name(const std::string& key) {
+  if (key == "model.yarn_factor") return "model.extend";
+  return key == "spans" || key.starts_with("spans.") ? "phases" + key.substr(5) : key;
+}
+
 const Option& find(const std::vector<Option>& options, const std::string& typed) {
-  // An old name, which files of older runs have.
-  const std::string key = typed == "model.yarn_factor" ? "model.extend" : typed;
+  const std::string key = present_name(typed);
   std::vector<std::string> keys;
   for (const Option& option : options) {
     if (option.key == key) return option;
@@ -137,7 +142,7 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
       continue;
     }
     const bool known_group = inner != nullptr && std::ranges::any_of(options, [&](const Option& option) {
-                               return option.key.starts_with(key + ".");
+                               return option.key.starts_with(present_name(key) + ".");
                              });
     if (known_group) continue;  // an empty group says nothing
     try {
@@ -236,10 +241,10 @@ std::vector<Option> options_of(TrainConfig& c) {
       whole("data.length", c.data.length, 1, 1 << 24,
             "tokens a row; from scratch also the length that the model is meant for"),
       whole("data.seed", c.data.seed, 0, kMany, "of the order of documents"),
-      whole("spans.dense", c.spans.dense, 0, kMany, "steps with dense attention, indexer at rest"),
-      whole("spans.warmup", c.spans.warmup, 0, kMany,
+      whole("phases.dense", c.phases.dense, 0, kMany, "steps with dense attention, indexer at rest"),
+      whole("phases.warmup", c.phases.warmup, 0, kMany,
             "steps in which the indexer alone learns, attention dense"),
-      whole("spans.sparse", c.spans.sparse, 0, kMany, "steps with sparse attention, everything learns"),
+      whole("phases.sparse", c.phases.sparse, 0, kMany, "steps with sparse attention, everything learns"),
       whole("batch.tokens", c.batch.tokens, 1, kMany, "tokens a step, reached by accumulating gradients"),
       whole("batch.rows", c.batch.rows, 1, 1 << 20, "rows at a time (bounds memory)"),
       real("optimizer.lr", c.optimizer.lr, 0, 10, "peak learning rate"),
@@ -354,6 +359,10 @@ void read_toml_text(TrainConfig& config, const std::string& text, const std::str
     throw Error(concat("file '", file, "', line ", error.source().begin.line,
                        ": expected TOML, got an error: ", error.description()));
   }
+  if (table.contains("phases") && table.contains("spans")) {
+    throw UsageError(concat("file '", file, "', line ", table.get("spans")->source().begin.line,
+                            ": expected [phases] or its old name [spans], got both"));
+  }
   read_table(table, "", options_of(config), file, folder);
 }
 
@@ -408,7 +417,7 @@ std::vector<std::string> TrainConfig::missing() const {
   std::vector<std::string> keys;
   if (data.train.empty()) keys.push_back("data.train");
   if (output.folder.empty()) keys.push_back("output.folder");
-  if (steps() == 0) keys.push_back("spans");
+  if (steps() == 0) keys.push_back("phases");
   return keys;
 }
 
@@ -418,9 +427,10 @@ void TrainConfig::resolve() {
   };
   if (data.train.empty()) refuse_because("data.train", "a dataset folder (gsa tokenize makes one)", "none");
   if (output.folder.empty()) refuse_because("output.folder", "a folder for checkpoints and logs", "none");
-  if (steps() == 0) refuse_because("spans", "at least one step in dense, warmup and sparse together", "none");
+  if (steps() == 0)
+    refuse_because("phases", "at least one step in dense, warmup and sparse together", "none");
   if (steps() > std::int64_t(9e9)) {
-    refuse_because("spans", "fewer than ten thousand million steps", concat(steps()));
+    refuse_because("phases", "fewer than ten thousand million steps", concat(steps()));
   }
   if (batch.tokens % data.length != 0) {
     refuse_because("batch.tokens", concat("a multiple of data.length = ", data.length), concat(batch.tokens));
@@ -439,13 +449,13 @@ void TrainConfig::resolve() {
   if (model.extend > 0 && model.extend < 1) {
     refuse_because("model.extend", "0, or a number of at least 1", number_text(model.extend));
   }
-  if (model.indexer_init == "attention" && spans.warmup + spans.sparse == 0) {
+  if (model.indexer_init == "attention" && phases.warmup + phases.sparse == 0) {
     refuse_because("model.indexer_init", "warm-up or sparse steps beside attention, which it is taken before",
                    "dense steps only");
   }
   if (optimizer.warmup_steps < 0) optimizer.warmup_steps = steps() / 20;
   if (optimizer.warmup_steps > steps()) {
-    refuse_because("optimizer.warmup_steps", concat("at most the ", steps(), " steps of all spans"),
+    refuse_because("optimizer.warmup_steps", concat("at most the ", steps(), " steps of all phases"),
                    concat(optimizer.warmup_steps));
   }
   if (optimizer.decay_steps > 0 && optimizer.schedule != "wsd") {
@@ -493,10 +503,10 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
                           " positions of the model (model.extend makes more of them)"),
                    concat(data.length));
   }
-  if (!attention.sparse && spans.warmup + spans.sparse > 0) {
-    refuse_because("spans",
+  if (!attention.sparse && phases.warmup + phases.sparse > 0) {
+    refuse_because("phases",
                    "dense steps only: this system has no indexer to warm up and nothing to select with",
-                   concat(spans.warmup, " warm-up and ", spans.sparse, " sparse steps"));
+                   concat(phases.warmup, " warm-up and ", phases.sparse, " sparse steps"));
   }
   checking_usage([&] { config.validate(); });  // a folder's own configuration has been looked at before
   return config;

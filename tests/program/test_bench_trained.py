@@ -43,7 +43,7 @@ def folder(tmp_path_factory, program_in):
     gsa = program_in(here)
     gsa.run("tokenize", "text.txt", "--output", "data")
     gsa.run("train", BENCH / "trained" / "tiny.toml", "--set", "data.train=data", "--set", "output.folder=run",
-            "--set", "device=cpu", "--set", "spans.dense=2", "--set", "spans.warmup=1", "--set", "spans.sparse=2")  # fmt: skip
+            "--set", "device=cpu", "--set", "phases.dense=2", "--set", "phases.warmup=1", "--set", "phases.sparse=2")  # fmt: skip
     dump(here / "run/latest", "--data", here / "data", "--length", LENGTH, "--rows", ROWS, "--offset", 7,
          "--layers", "0,3", "--output", here / "tensors", "--device", "cpu")  # fmt: skip
     return here
