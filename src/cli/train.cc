@@ -28,7 +28,7 @@ struct Options {
 
 constexpr const char* kLesson = R"(
 A run goes through up to three phases, any of which may have 0 steps:
-  dense    attention to everything; the model learns from the language-model loss, the indexer rests
+  dense    attention to everything; the model learns from the language-model loss, the indexer is frozen
   warmup   attention to everything; the indexer alone learns to predict it (its KL), the model is frozen
   sparse   the indexer selects; the model learns from the language-model loss, the indexer from its KL alone
 One schedule, one optimiser and one pass through the data lead through all of them. Systems without an indexer

@@ -50,7 +50,7 @@ struct Prompt {
 
 struct PrefillOptions {
   bool all_logits = false;  // of every token, not of each prompt's last one
-  bool log_probs = false;   // of each prompt's own tokens; logits exist for a stretch of tokens at a time
+  bool log_probs = false;   // of each prompt's own tokens; logits exist for a chunk of tokens at a time
   // Called after each pass with tokens done and tokens in all; false stops there.
   std::function<bool(std::int64_t done, std::int64_t total)> progress = nullptr;
 };

@@ -57,7 +57,7 @@ Tensor gather(const std::vector<SequenceGroup>& groups, const std::vector<GroupR
 
 struct GroupInputs {
   Tensor q, k, v;                             // packed, rotated, gated
-  std::optional<ops::IndexerInputs> indexer;  // absent where the indexer rests
+  std::optional<ops::IndexerInputs> indexer;  // absent where the indexer is frozen
 };
 
 ops::IndexerInputs take(const SequenceGroup& group, ops::IndexerInputs inputs) {
@@ -247,7 +247,7 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
     bad_argument(kOp, "phase", "dense for a layer without an indexer", name_of(phase));
   }
   if (options.want_kl && phase == Phase::dense) {
-    bad_argument(kOp, "want_kl", "false in the dense phase, where the indexer rests", "true");
+    bad_argument(kOp, "want_kl", "false in the dense phase, where the indexer is frozen", "true");
   }
   name_of(options.kl_support);
   if (options.want_kl && sample_parts(options) > 1 && phase == Phase::sparse &&

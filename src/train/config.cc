@@ -241,7 +241,7 @@ std::vector<Option> options_of(TrainConfig& c) {
       whole("data.length", c.data.length, 1, 1 << 24,
             "tokens a row; from scratch also the length that the model is meant for"),
       whole("data.seed", c.data.seed, 0, kMany, "of the order of documents"),
-      whole("phases.dense", c.phases.dense, 0, kMany, "steps with dense attention, indexer at rest"),
+      whole("phases.dense", c.phases.dense, 0, kMany, "steps with dense attention, indexer frozen"),
       whole("phases.warmup", c.phases.warmup, 0, kMany,
             "steps in which the indexer alone learns, attention dense"),
       whole("phases.sparse", c.phases.sparse, 0, kMany, "steps with sparse attention, everything learns"),

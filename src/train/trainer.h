@@ -2,7 +2,7 @@
 // stream of data; guards before every optimiser step; checkpoints from which it goes on bit for bit.
 //
 // What learns from what:
-//   dense    base and gates from the language model's loss; the indexer rests
+//   dense    base and gates from the language model's loss; the indexer is frozen
 //   warmup   the indexer alone, from its KL over all visible keys; the language model's loss is not computed
 //   sparse   base and gates from the language model's loss, the indexer from its KL over all visible keys, or
 //            over what it selected

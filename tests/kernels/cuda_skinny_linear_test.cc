@@ -1,4 +1,4 @@
-// skinny_linear against its reference: sizes that leave rests everywhere, rows beside others and alone,
+// skinny_linear against its reference: sizes that leave remainders everywhere, rows beside others and alone,
 // chains of kernels that overlap, NaN.
 #include <gtest/gtest.h>
 

@@ -31,7 +31,7 @@ TEST(JointLinear, IsTheProjectionsSideBySide) {
   EXPECT_EQ(b.storage_offset(), a.numel());
 }
 
-TEST(JointLinear, AWeightThatRestsGetsNoGradient) {
+TEST(JointLinear, AFrozenWeightGetsNoGradient) {
   torch::manual_seed(2);
   const Tensor x = torch::randn({5, 6}, torch::kFloat64);
   const Tensor a = torch::randn({4, 6}, torch::kFloat64).requires_grad_(),

@@ -45,8 +45,8 @@ TEST(IndexerStart, IsChosenByWhatThereIs) {
   EXPECT_EQ(indexer_start(config, sparse), IndexerStart::attention);
 }
 
-// With a rate of 0 for the indexer its weights stay as they start, and the base rests in warm-up: after the
-// first step of warm-up they are what the definition says, in either precision.
+// With a rate of 0 for the indexer its weights stay as they start, and the base is frozen in warm-up: after
+// the first step of warm-up they are what the definition says, in either precision.
 TEST(IndexerStart, HappensBeforeTheFirstStepOfWarmUp) {
   for (const char* precision : {"fp32", "bf16"}) {
     SCOPED_TRACE(precision);
