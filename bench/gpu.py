@@ -134,7 +134,7 @@ def training(timer, tokens, name, **limits):
         ours = timer.graph(
             lambda: torch.autograd.grad(stage(leaves, index, accumulation=accumulation)[0], leaves, dout)
         )
-        order = "ordered sums" if accumulation == "ordered" else f"atomics, as {by} has them"
+        order = "deterministic" if accumulation == "ordered" else f"atomics, as {by} has them"
         yield dict(name=f"forward + backward, {name}, {accumulation}", ours=ours, standard=standard,
                    note=f"union/k {overlap:.2f}, {by}; {order}", **(limits if accumulation == "ordered" else {}))  # fmt: skip
 

@@ -42,7 +42,7 @@ struct PageTable {
                                          // not used where a Sequences says it
 };
 
-// Sequences laid end to end along the token dimension; a padded batch is the case of equal lengths.
+// Packed (varlen) sequences along the token dimension; a padded batch is the case of equal lengths.
 // Query i of sequence n stands at position q_position[n] + i and sees the keys of sequence n at
 // positions 0 .. q_position[n] + i. Positions count from the start of the sequence.
 struct Sequences {

@@ -362,8 +362,7 @@ void add_eval(CLI::App& app, Run& run) {
   command->add_option("--data", options->data, "a dataset's folder (gsa tokenize makes one)")->group(kText);
   command->add_option("--text", options->text, "a text file, through the tokenizer in the model's folder")
       ->group(kText);
-  command
-      ->add_flag("--join", options->join, "read the dataset's documents end to end as one, for long windows")
+  command->add_flag("--join", options->join, "read the dataset's documents concatenated, for long windows")
       ->group(kText);
   command
       ->add_flag("--ignore-tokenizer", options->ignore_tokenizer,

@@ -29,7 +29,7 @@ struct Pass {
   bool sparse = false;                  // false: every visible key
 
   std::vector<PagedPart> parts;  // in the order of the rows. Empty: keys are copied out of their pages first,
-  at::Tensor key_slots;          // int64 [keys]: those of all sequences, end to end
+  at::Tensor key_slots;          // int64 [keys]: those of all sequences, packed
   at::Tensor starts_q, starts_k;  // int64 [sequences + 1], on the CPU
   nn::SequenceGroup whole;        // the sequences, for where no token of them was there before
 };

@@ -59,7 +59,7 @@ struct BoundAppend {
 void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const Shape& shape,
                 const at::Device& device) {
   check_like(kOp, name, pool, type, shape, device);
-  if (!pool.is_contiguous()) bad_argument(kOp, name, "pages without gaps", "pages with gaps");
+  if (!pool.is_contiguous()) bad_argument(kOp, name, "contiguous pages", "pages that are not");
 }
 
 BoundAppend bind_append(const ops::AppendInputs& in) {

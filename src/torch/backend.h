@@ -72,8 +72,8 @@ std::unique_ptr<Backend> backend_of(const Tensor& tensor);
 std::unique_ptr<Backend> cuda_backend(const at::Device& device);
 bool cuda_built();
 
-// "ordered": sums over queries run in a fixed order. "atomic": as they come, faster on a GPU and not
-// reproducible there; on the CPU the same thing.
+// "ordered": deterministic accumulation over queries, in a fixed order. "atomic": non-deterministic, faster
+// on a GPU; on the CPU the same thing.
 cuda::Accumulation bind_accumulation(const char* op, std::string_view accumulation);
 
 }  // namespace gsa::binding

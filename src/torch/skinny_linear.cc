@@ -86,7 +86,7 @@ Tensor by_torch(const ops::SkinnyLinearInputs& in) {
 
 Tensor by_kernel(const ops::SkinnyLinearInputs& in, std::int64_t outputs) {
   const std::unique_ptr<Backend> backend = backend_of(in.x);
-  // Tensors without gaps that begin where 16 bytes do stay as they are; a copy of a weight would be a kernel
+  // Contiguous tensors that begin where 16 bytes do stay as they are; a copy of a weight would be a kernel
   // that has just begun.
   std::vector<Tensor> held;
   bool copied = false;

@@ -301,8 +301,8 @@ std::vector<Option> options_of(TrainConfig& c) {
       choice("device", c.device, {"auto", "cpu", "cuda"},
              "auto: cuda where there is a GPU and this build has the operators for it"),
       flag("deterministic", c.deterministic,
-           "the same bits every time, and after a resume; false: faster on a GPU, where sums then run in any "
-           "order"),
+           "the same bits every time, and after a resume; false: faster on a GPU, by non-deterministic "
+           "(atomic) accumulation"),
       flag("checkpoint_activations", c.checkpoint_activations,
            "recompute blocks in the backward pass: less memory"),
       whole("seed", c.seed, 0, kMany, "of the weights and of sampling"),

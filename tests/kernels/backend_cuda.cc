@@ -339,7 +339,7 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
       });
 }
 
-// ---- the operators of fused_backend.h: tensors without gaps
+// ---- the operators of fused_backend.h: contiguous tensors
 
 namespace {
 

@@ -10,7 +10,7 @@
 namespace gsa::testing {
 namespace {
 
-// A tensor [tokens, size] without gaps, of normal numbers.
+// A contiguous tensor [tokens, size] of normal numbers.
 Tensor normal_rows(DType dtype, std::int64_t tokens, std::int64_t size, Random& random, double scale = 1) {
   Tensor rows(dtype, tokens, 1, size);
   rows.fill([&] { return scale * random.normal(); });

@@ -150,7 +150,7 @@ def test_errors_name_the_argument():
     refused("argument 'slots'", {5: torch.zeros(36, dtype=torch.int64)})
     refused("argument 'x'.*columns", {0: arguments[0][:, :100]})
     refused("argument 'value_gate'.*got 5", value_gate=5)
-    refused("argument 'k'.*gaps", {6: arguments[6].transpose(0, 1)})
+    refused("argument 'k'.*contiguous", {6: arguments[6].transpose(0, 1)})
     refused("argument 'index_k'.*None", {8: None})
     refused("argument 'v'", {7: arguments[7].double()})
     refused("argument 'cos'.*half a head", {1: torch.randn(37, 9), 2: torch.randn(37, 9)})

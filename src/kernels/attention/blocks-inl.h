@@ -92,7 +92,7 @@ HWY_INLINE void pack_rows(const KeyRows& rows, const AttendShape& shape, const K
   pack_columns(rows, shape.dtype, keys, next, 0, shape.head_size, dst);
 }
 
-// Rows that lie end to end.
+// Contiguous rows.
 HWY_INLINE KeyRows rows_of(const ConstRows& rows, const AttendShape& shape, const TilePlace& place,
                            std::int64_t kv_head) {
   return {rows, {}, 0, place.key, kv_head, size_of(shape.dtype)};

@@ -65,7 +65,7 @@ void page_size(const char* op, const char* argument, std::int64_t size) {
 
 void pages(const char* op, const PageTable& pages, const Sequences& s, bool allowed) {
   if (pages.page_size == 0) return;
-  if (!allowed) bad_argument(op, "pages", "keys end to end on this device", "keys in pages");
+  if (!allowed) bad_argument(op, "pages", "contiguous keys on this device", "keys in pages");
   page_size(op, "pages.page_size", pages.page_size);
   not_null(op, "pages.block_table", pages.block_table);
   for (std::int64_t n = 0; n < s.count; ++n) {

@@ -3,7 +3,7 @@
 //
 // The mathematics is that of select, attend and gate; what differs is where keys lie and that all lengths
 // live in memory the kernels read, so that a captured CUDA graph replays with other lengths and pages. On the
-// CPU the results are the bits of select, attend and gate on the same keys end to end: a prompt may go
+// CPU the results are the bits of select, attend and gate on the same contiguous keys: a prompt may go
 // through in chunks of any size, and each query gets what one pass over the whole would have given it.
 //
 //   position s of sequence n lies in page block_table[n, s / page_size], row s % page_size

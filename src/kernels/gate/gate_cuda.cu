@@ -1,5 +1,5 @@
 // gate on CUDA devices: bound by memory. A thread treats pieces of 16 bytes where pointers, strides and sizes
-// allow it, else single elements. Tensors without gaps are one long row, so that a piece's place takes no
+// allow it, else single elements. Contiguous tensors are one long row, so that a piece's place takes no
 // division.
 #include "kernels/gate/gate_cuda.h"
 
@@ -212,9 +212,9 @@ bool in_pieces(const GateShape& shape, const Operand (&operands)[count], int wid
   return true;
 }
 
-// Tensors that all lie without gaps are one row; otherwise the shape stays as it is.
+// Tensors that are all contiguous are one row; otherwise the shape stays as it is.
 template <std::size_t count>
-bool without_gaps(const GateShape& shape, const Operand (&operands)[count]) {
+bool all_contiguous(const GateShape& shape, const Operand (&operands)[count]) {
   if (shape.head_wise) return false;
   for (const auto& [rows, gate] : operands) {
     if (shape.heads > 1 && rows.head_stride != shape.head_size) return false;
@@ -226,7 +226,7 @@ bool without_gaps(const GateShape& shape, const Operand (&operands)[count]) {
 // Calls body with the element type, the width of pieces, and whether everything is one row.
 template <std::size_t count, typename Body>
 void dispatch(const char* op, GateShape shape, const Operand (&operands)[count], const Body& body) {
-  const bool flat = without_gaps(shape, operands);
+  const bool flat = all_contiguous(shape, operands);
   if (flat) {
     shape.head_size *= shape.tokens * shape.heads;
     shape.tokens = shape.heads = 1;

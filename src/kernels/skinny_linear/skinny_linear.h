@@ -18,7 +18,7 @@ namespace gsa {
 
 inline constexpr std::int64_t kMaxSkinnyRows = 16;
 
-// Tensors lie without gaps, aligned to 16 bytes.
+// Tensors are contiguous, aligned to 16 bytes.
 struct SkinnyLinearArgs {
   DType dtype = DType::bf16;  // of all tensors: bf16 or f16
   std::int64_t rows = 0;      // at most kMaxSkinnyRows

@@ -27,7 +27,7 @@ struct BackwardParams {
   int* tickets;      // one counter
   const int* order;  // cuda/chains.h: the tile and head of each ticket; its pieces have tickets in a row
   bool wide_sums;    // four columns of dk or dv at a time are aligned
-  int* progress;     // [tiles, kv_heads, pieces], or null: sums in any order
+  int* progress;     // [tiles, kv_heads, pieces], or null: non-deterministic (atomic) accumulation
 };
 
 template <typename T, int size, int warps>
