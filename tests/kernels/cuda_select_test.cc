@@ -73,7 +73,7 @@ TEST_P(OnePass, TakesPackedSequences) {
   });
 }
 
-// Scores that come in few values: what reaches a bound may be most of the row, and its query is done again.
+// Scores that come in few values: what reaches a bound may be most of the row, and its query falls back.
 TEST_P(OnePass, CutsTies) {
   IndexerProblem problem(GetParam(), kLong, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 53);
   for (const std::int64_t values : {4000, 7, 1}) {
@@ -186,7 +186,7 @@ TEST_P(Work, OfStoredRowsIsBounded) {
     const cuda::SelectWork work = work_of(problem, {BudgetMode::fixed, keys / 8, 1, 1 << 20, -1});
     EXPECT_EQ(work.rows, 300u) << keys;
     EXPECT_LE(work.histograms, 5 * work.rows) << keys;
-    EXPECT_EQ(work.redone, 0u) << keys;
+    EXPECT_EQ(work.fallback_rows, 0u) << keys;
   }
 }
 
@@ -195,10 +195,10 @@ TEST_P(Work, OfOnePassIsBounded) {
   const std::int64_t k = 2000;
   const cuda::SelectWork work = work_of(problem, {BudgetMode::fixed, k, 1, 1 << 20, -1});
   std::cout << "[ work     ] " << name_of(GetParam()) << ": " << work.entries / 4400 << " entries a query, "
-            << work.fallbacks << " fallbacks, " << work.redone << " rows done again, of 4400\n";
-  EXPECT_EQ(work.rows, work.redone);
-  EXPECT_LE(work.histograms, 3 * work.redone);
-  EXPECT_LE(work.redone, 44u);  // one in a hundred
+            << work.refined << " refined, " << work.fallback_rows << " fallback rows, of 4400\n";
+  EXPECT_EQ(work.rows, work.fallback_rows);
+  EXPECT_LE(work.histograms, 3 * work.fallback_rows);
+  EXPECT_LE(work.fallback_rows, 44u);  // one in a hundred
   EXPECT_LE(work.entries, 4400u * 3 * k);
 }
 

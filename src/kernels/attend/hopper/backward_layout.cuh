@@ -12,7 +12,7 @@ namespace gsa::cuda::backward {
 constexpr int kRows = 128;  // of a tile
 constexpr int kKeys = 128;  // of a step
 constexpr int kThreads = 384;
-constexpr int kDone = 0x7fffffff;            // progress: nothing is left
+constexpr int kDone = 0x7fffffff;            // of a semaphore: nothing is left
 constexpr std::uint32_t kPanel = 128 * 128;  // bytes of a panel: 64 columns of 128 rows
 
 // Rows in global memory, strides in bytes.
@@ -36,10 +36,10 @@ struct Params {
   int kv_heads;
   int group_log2;
   float scale;
-  float scale_log2;  // scale * log2(e)
-  const int* order;  // [tiles, kv_heads]: tile * kv_heads + head of each ticket
-  int* ticket;       // zero at the start
-  int* progress;     // [tiles, kv_heads, dV and dK], zero at the start; null: no order
+  float scale_log2;     // scale * log2(e)
+  const int* schedule;  // [tiles, kv_heads]: tile * kv_heads + head of each ticket
+  int* ticket;          // zero at the start
+  int* semaphores;      // [tiles, kv_heads, dV and dK], zero at the start; null: atomic accumulation
 };
 
 template <int d>

@@ -21,7 +21,7 @@ struct SharedSizes {
   std::size_t bytes;
 };
 
-// Of the kernels for any shape and device. again_kernel's scratch takes the place of the keys.
+// Of the kernels for any shape and device. fallback_kernel's scratch takes the place of the keys.
 SharedSizes shared_sizes(const ScoreInput& in, const Device& device) {
   const int ring = std::max(kStages * key_stage_bytes(in.steps), static_cast<int>(sizeof(RowShared)));
   const int query = fits_registers(in) ? 0 : kWarps * in.heads * in.steps * 512;
