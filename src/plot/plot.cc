@@ -298,7 +298,7 @@ std::string to_svg(const HeatMap& chart, Placement placement) {
     canvas.text(frame.left + width * (static_cast<double>(c) + 0.5), frame.bottom + 18, chart.columns[c],
                 "middle", "pl-quiet");
   }
-  if (!chart.row_label.empty()) canvas.turned_text(20, (frame.top + frame.bottom) / 2, chart.row_label);
+  if (!chart.row_label.empty()) canvas.vertical_text(20, (frame.top + frame.bottom) / 2, chart.row_label);
   draw_x_label(canvas, frame, chart.column_label);
   return canvas.finish();
 }

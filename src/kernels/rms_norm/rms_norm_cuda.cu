@@ -104,9 +104,9 @@ __global__ __launch_bounds__(kThreads) void rms_norm_backward_kernel(
     const int piece = Rows::lane() + n * Rows::kLanes;
     if (piece < shape.row_pieces) w[n] = load_piece<T, width>(weight + piece * width);
   }
-  int turn = 0;
+  int buffer = 0;
   for (std::int64_t row = std::int64_t(blockIdx.x) * Rows::kRows + Rows::row(); row < shape.tokens;
-       row += std::int64_t(gridDim.x) * Rows::kRows, turn ^= 1) {
+       row += std::int64_t(gridDim.x) * Rows::kRows, buffer ^= 1) {
     const std::int64_t begin = row * shape.size;
     const float scale = rstd[row];
     Piece<T, width> s[pieces], d[pieces], other[pieces];
@@ -129,7 +129,7 @@ __global__ __launch_bounds__(kThreads) void rms_norm_backward_kernel(
         dot += back * to_float(w[n].value[i]) * normal;
       }
     }
-    const float mean = Rows::sum(dot, shared[turn]) / static_cast<float>(shape.size);
+    const float mean = Rows::sum(dot, shared[buffer]) / static_cast<float>(shape.size);
 #pragma unroll
     for (int n = 0; n < pieces; ++n) {
       const int piece = Rows::lane() + n * Rows::kLanes;

@@ -1,5 +1,5 @@
-// rotary on CUDA devices: bound by memory. A unit of work is a piece of x1 with the piece of x2 that turns
-// with it, or a piece that is copied; a token's units lie side by side.
+// rotary on CUDA devices: bound by memory. A unit of work is a piece of x1 with the piece of x2 that is
+// rotated with it, or a piece that is copied; a token's units lie side by side.
 #include "kernels/rotary/rotary_cuda.h"
 
 #include "kernels/common/cuda_check.h"
@@ -21,24 +21,24 @@ struct Parts {
 struct Units {
   std::int64_t all;     // of all tokens
   unsigned token;       // of a token
-  unsigned turning;     // of its heads of q and k
+  unsigned rotating;    // of its heads of q and k
   unsigned head;        // of one head of q or k: pairs first, then the rest
-  unsigned pair_units;  // of these, how many turn
+  unsigned pair_units;  // of these, how many are rotated
   unsigned plain_head;  // of one head of v
   unsigned q_heads, k_heads, v_heads;
   unsigned head_size, pairs;
 };
 
-// Forward: from the joint row to q, k, v. Otherwise back, turning the other way.
+// Forward: from the joint row to q, k, v. Otherwise back, rotating the other way.
 template <typename T, int width, bool forward>
 __global__ __launch_bounds__(kThreads) void rotary_kernel(Units units, Parts<T> parts) {
   const std::int64_t unit = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (unit >= units.all) return;
   const std::int64_t token = unit / units.token;
   const unsigned place = static_cast<unsigned>(unit - token * units.token);
-  const bool plain = place >= units.turning;
+  const bool plain = place >= units.rotating;
 
-  const unsigned within = plain ? place - units.turning : place;
+  const unsigned within = plain ? place - units.rotating : place;
   const unsigned per_head = plain ? units.plain_head : units.head;
   const unsigned head = within / per_head, piece = within - head * per_head;
   const unsigned joint_head = plain ? units.q_heads + units.k_heads + head : head;
@@ -79,8 +79,8 @@ Units units_of(const RotaryShape& shape, int width) {
   units.pair_units = narrow(shape.pairs / width);
   units.head = narrow(shape.pairs / width + rest / width);
   units.plain_head = narrow(shape.head_size / width);
-  units.turning = narrow(shape.q_heads + shape.k_heads) * units.head;
-  units.token = units.turning + narrow(shape.v_heads) * units.plain_head;
+  units.rotating = narrow(shape.q_heads + shape.k_heads) * units.head;
+  units.token = units.rotating + narrow(shape.v_heads) * units.plain_head;
   units.all = shape.tokens * units.token;
   units.q_heads = narrow(shape.q_heads);
   units.k_heads = narrow(shape.k_heads);

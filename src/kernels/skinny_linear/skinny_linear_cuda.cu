@@ -267,7 +267,7 @@ __device__ __forceinline__ void multiply(const Params& p, char* shared, std::uin
       }
       barrier_arrive(empty + from.stage);  // every lane for itself, so that racecheck can follow
     }
-    // Two places for sums, in turn: one barrier a tile is enough.
+    // Two buffers for sums, alternately: one barrier a tile is enough.
     float* const sums =
         reinterpret_cast<float*>(shared + p.layout.sums) + tile % 2 * kWarps * columns * kSumStride;
 #pragma unroll
