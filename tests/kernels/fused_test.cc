@@ -29,9 +29,9 @@ struct RowCase {
 };
 std::ostream& operator<<(std::ostream& out, const RowCase& c) { return out << c.name; }
 
-// Rows of one warp and of one block, aligned or not, one piece a thread or several.
+// Rows of one warp and of one block, aligned or not, one vector a thread or several.
 const std::vector<RowCase> kRowCases = {
-    {"one", 1, 1},       {"odd", 97, 59},   {"warp", 33, 256},   {"two_pieces", 131, 512},
+    {"one", 1, 1},       {"odd", 97, 59},   {"warp", 33, 256},   {"two_vectors", 131, 512},
     {"block", 70, 2048}, {"long", 9, 4096}, {"longer", 3, 8192}, {"unaligned", 11, 1025},
     {"many", 4200, 64}};
 
@@ -396,7 +396,7 @@ TEST(CrossEntropyEdges, InfinityAndNaN) {
   const DType dtype = backend::any_dtype();
   Random random(52);
   Tensor logits = normal_rows(dtype, 4, 700, random);
-  for (std::int64_t j = 0; j < 690; ++j) logits.set(0, 0, j, -kInf);  // whole pieces of nothing
+  for (std::int64_t j = 0; j < 690; ++j) logits.set(0, 0, j, -kInf);  // whole vectors of nothing
   logits.set(1, 0, 3, kNan);
   logits.set(2, 0, 650, kInf);
   for (std::int64_t j = 0; j < 700; ++j) logits.set(3, 0, j, -kInf);

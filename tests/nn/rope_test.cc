@@ -92,8 +92,8 @@ TEST(Rope, TablesFarOutAreTheExactOnesRounded) {
   EXPECT_EQ(tables.sin[0][0].item<float>(), static_cast<float>(std::sin(131071.0)));
 }
 
-// Without gradients long inputs go in pieces; nothing may show of it.
-TEST(Rope, PiecesGiveTheSameBits) {
+// Without gradients long inputs go in chunks; nothing may show of it.
+TEST(Rope, ChunksGiveTheSameBits) {
   const std::int64_t tokens = 9001;
   const Rope rope(16, RopeConfig{}, true);
   const Tensor x = torch::randn({tokens, 2, 20}, torch::kBFloat16);

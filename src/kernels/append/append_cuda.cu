@@ -7,7 +7,7 @@
 
 #include "kernels/append/append_checks.h"
 #include "kernels/common/pipeline.cuh"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 
 namespace gsa::cuda {
 namespace {

@@ -37,7 +37,7 @@ namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
-// A list of a million keys, or pieces of as many, for hundreds of rows: more than anybody means to ask for.
+// A list of a million keys, or splits of as many, for hundreds of rows: more than anybody means to ask for.
 constexpr std::int64_t kMaxScratch = std::int64_t{8} << 30;
 
 Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspace& workspace) {
@@ -45,9 +45,9 @@ Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspac
   const bool dense = config.dense;
   const std::int64_t keys = config.keys;
   Scratch s;
-  s.pieces = config.pieces;
+  s.splits = config.splits;
   s.padded_size = config.padded_size;
-  const std::int64_t parts = rows * args.shape.heads * s.pieces;
+  const std::int64_t parts = rows * args.shape.heads * s.splits;
   std::int64_t bytes = parts * (s.padded_size * 4 + 8);
   if (!dense) {
     s.score_stride = round_up(args.max_length, kMomentSegment);

@@ -13,7 +13,7 @@
 #include "kernels/common/barrier.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/plans.h"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 #include "kernels/skinny_linear/skinny_linear_checks.h"
 #include "kernels/skinny_linear/skinny_linear_plan.h"
 
@@ -153,34 +153,34 @@ __device__ __forceinline__ void load(const Params& p, char* shared, std::uint64_
 template <typename T>
 __device__ __forceinline__ void norm_rows(const Params& p, char* shared) {
   constexpr int kWidth = 16 / sizeof(T);
-  const int lane = static_cast<int>(threadIdx.x % 32), pieces = p.size / kWidth;
+  const int lane = static_cast<int>(threadIdx.x % 32), vecs = p.size / kWidth;
   const T* const norm = reinterpret_cast<const T*>(shared + p.layout.norm);
   for (int row = static_cast<int>(threadIdx.x / 32); row < p.rows; row += kWarps) {
     const T* const from = static_cast<const T*>(p.x) + static_cast<std::int64_t>(row) * p.size;
     T* const to = reinterpret_cast<T*>(shared + p.layout.x + row * p.layout.x_stride);
     float squares[4] = {};  // chains
 #pragma unroll 8
-    for (int piece = lane; piece < pieces; piece += 32) {
-      const auto s = load_piece<T, kWidth>(from + piece * kWidth);
+    for (int vec = lane; vec < vecs; vec += 32) {
+      const auto s = load_vec<T, kWidth>(from + vec * kWidth);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         squares[i % 4] = fmaf(to_float(s.value[i]), to_float(s.value[i]), squares[i % 4]);
       }
-      store_piece<T, kWidth>(to + piece * kWidth, s);
+      store_vec<T, kWidth>(to + vec * kWidth, s);
     }
     float square = squares[0] + squares[1] + (squares[2] + squares[3]);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(kAll, square, step);
     const float scale = 1.0f / sqrtf(square / static_cast<float>(p.size) + p.eps);
 #pragma unroll 4
-    for (int piece = lane; piece < pieces; piece += 32) {
-      auto s = load_piece<T, kWidth>(to + piece * kWidth);
-      const auto w = load_piece<T, kWidth>(norm + piece * kWidth);
+    for (int vec = lane; vec < vecs; vec += 32) {
+      auto s = load_vec<T, kWidth>(to + vec * kWidth);
+      const auto w = load_vec<T, kWidth>(norm + vec * kWidth);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         s.value[i] = from_float<T>(to_float(s.value[i]) * scale * to_float(w.value[i]));
       }
-      store_piece<T, kWidth>(to + piece * kWidth, s);
+      store_vec<T, kWidth>(to + vec * kWidth, s);
     }
   }
 }
@@ -215,7 +215,7 @@ struct Results {
     if constexpr (swiglu) {
       const float g = to_float(from_float<T>(sum(place)));
       const float u = to_float(from_float<T>(sum(place + kTile / 2)));
-      result = from_float<T>(g * piece_sigmoid<T>(g) * u);
+      result = from_float<T>(g * vec_sigmoid<T>(g) * u);
     } else {
       result = from_float<T>(sum(place) + bias);
       if (p.residual != nullptr) result = from_float<T>(residual + to_float(result));
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kAllThreads, 1) skinny_linear_kernel(const Par
     if (!p.settled) wait_for_previous();
     T* const to = reinterpret_cast<T*>(shared + p.layout.norm);
     for (int i = static_cast<int>(threadIdx.x) * kWidth; i < p.size; i += kThreads * kWidth) {
-      store_piece<T, kWidth>(to + i, load_piece<T, kWidth>(static_cast<const T*>(p.norm) + i));
+      store_vec<T, kWidth>(to + i, load_vec<T, kWidth>(static_cast<const T*>(p.norm) + i));
     }
     named_barrier(1, kThreads);
     wait_for_previous();
