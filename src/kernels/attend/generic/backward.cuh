@@ -7,6 +7,7 @@
 //   by keys:                         dv = p^T dout, dk = ds^T q
 #pragma once
 
+#include "kernels/attend/cuda/weight.cuh"
 #include "kernels/attend/generic/semaphore.cuh"
 #include "kernels/attend/generic/tile.cuh"
 #include "kernels/common/cuda_check.h"
@@ -149,14 +150,6 @@ __device__ __forceinline__ void store_pairs(T* to, const std::uint32_t (&a)[keys
       *reinterpret_cast<std::uint32_t*>(to + i % 2 * 8 * stride + step * 16 + i / 2 * 8) = a[step][i];
     }
   }
-}
-
-// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone; NaN
-// stays.
-__device__ __forceinline__ float rebuilt_weight(float x) {
-  float y;
-  asm("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // Log-sum-exp and delta of every row. Elements of q and dout that are not finite are taken out, because

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/attend/cuda/weight.cuh"
 #include "kernels/attention/union_plan.h"
 #include "kernels/common/wgmma.cuh"
 
@@ -143,13 +144,6 @@ __device__ __forceinline__ void store_matrix_x4(std::uint32_t to, const std::uin
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
-}
-// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone (of
-// logits so large that it would end in infinities); NaN stays.
-__device__ __forceinline__ float rebuilt_weight(float x) {
-  float result;
-  asm("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }" : "=f"(result) : "f"(x));
-  return result;
 }
 
 // Keeps every fourth (or second, ...) bit pair of x together: bits 4 i of x to bits 2 i.
