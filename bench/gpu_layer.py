@@ -66,7 +66,7 @@ def sampled_tiles(rows, tokens, parts):
 
 
 def keeps_mask(shape):
-    """Whether a layer keeps the selection's mask for the backward pass and the loss (src/nn/attention.cc)."""
+    """Whether a layer keeps the selection's mask for the backward pass and the loss (kernels/attention/kept_mask.h)."""
     return 4 * -(-shape.tokens // 32) <= 4 * 2 * shape.heads * shape.size
 
 

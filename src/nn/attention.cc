@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "gsa/error.h"
 #include "gsa/tensor_view.h"
+#include "kernels/attention/kept_mask.h"
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
 #include "torch/ops.h"
@@ -115,14 +116,12 @@ Tensor lost_mass(const Tensor& sparse_lse, const Tensor& dense_lse) {
   return torch::where(dense_lse == 0, 0.0, lost).mean(-1).sum();
 }
 
-// Who wants the mask again, which is the backward pass and the indexer's loss, would have to rebuild it from
-// thresholds: at 128K a fifth of the layer's time. It is kept where it takes no more memory than q, out and
-// their gradients, which are there in the backward pass anyway.
+// Whether somebody wants the mask once more, and it is worth its memory.
 bool keeps_mask(const SequenceGroup& group, const Tensor& q, const Tensor& k, const Tensor& v, bool want_kl) {
   const bool backward =
       at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
-  const std::int64_t word = sizeof(std::int32_t), element = static_cast<std::int64_t>(q.element_size());
-  return (backward || want_kl) && mask_words(group.longest) * word <= 4 * q.size(1) * q.size(2) * element;
+  const std::int64_t query_bytes = q.size(1) * q.size(2) * static_cast<std::int64_t>(q.element_size());
+  return (backward || want_kl) && mask_is_affordable(mask_words(group.longest), query_bytes);
 }
 
 GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, const Indexer& indexer,

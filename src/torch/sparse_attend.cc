@@ -1,5 +1,6 @@
 // select and attend together, a chunk of queries at a time: the mask of one chunk is all that exists of the
 // selection, and the backward pass rebuilds it from thresholds, unless the caller keeps the mask of all.
+#include "kernels/attention/kept_mask.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/chunks.h"
@@ -411,18 +412,16 @@ class SparseAttend : public Function<SparseAttend> {
   }
 };
 
-// Rebuilding the mask from thresholds costs the scores once more. It is kept where somebody will want it,
-// and where it takes no more memory than q, out and their gradients, which are there in the backward pass
-// anyway: that bounds memory by a line. (The mask of packed sequences is as wide as the longest, which shapes
-// do not tell.)
+// Whether the backward pass wants the mask, and it is worth its memory. (The mask of packed sequences is as
+// wide as the longest, which shapes do not tell.)
 bool keeps_mask(const SparseAttendArguments& in) {
   const Tensor &q = in.q, &k = in.k;
   if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || in.v.requires_grad())) {
     return false;
   }
   if (in.layout.cu_seqlens_q || q.dim() != 4 || k.dim() != 4) return false;
-  const c10::SymInt words = fake::mask_words(k.sym_size(1));  // of four bytes, against four times q
-  return words <= q.sym_size(2) * q.sym_size(3) * static_cast<std::int64_t>(q.element_size());
+  const c10::SymInt query_bytes = q.sym_size(2) * q.sym_size(3) * static_cast<std::int64_t>(q.element_size());
+  return mask_is_affordable(fake::mask_words(k.sym_size(1)), query_bytes);
 }
 
 Tensor6 sparse_attend_autograd(const SparseAttendArguments& in) {
