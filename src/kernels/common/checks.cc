@@ -1,6 +1,5 @@
 #include "kernels/common/checks.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "gsa/error.h"
@@ -48,8 +47,7 @@ void sequences(const char* op, const Sequences& s) {
 
 void mask(const char* op, ConstMask mask, const Sequences& s) {
   if (mask.words == nullptr) return;
-  std::int64_t longest = 0;
-  for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.keys(n));
+  const std::int64_t longest = s.longest_keys();
   if (mask.words_per_query < mask_words(longest)) {
     bad_argument(op, "mask.words_per_query",
                  concat("at least ", mask_words(longest), " words for ", longest, " keys"),

@@ -46,8 +46,7 @@ class WideAttend {
 
   // Queries of a tile whose logits stay below 64 MiB of floats, where that is possible.
   std::int64_t queries_at_once() const {
-    std::int64_t longest = 1;
-    for (std::int64_t n = 0; n < a_.sequences.count; ++n) longest = std::max(longest, a_.sequences.keys(n));
+    const std::int64_t longest = std::max<std::int64_t>(a_.sequences.longest_keys(), 1);
     return std::clamp<std::int64_t>((std::int64_t{1} << 24) / (a_.shape.heads * longest), 1, 64);
   }
 

@@ -24,8 +24,7 @@ namespace HWY_NAMESPACE {
 // Queries of a chunk: 32 pay for transposing the keys; fewer, but at least 4, where they would have more than
 // 4 M scores.
 inline std::int64_t chunk_queries(const Sequences& s) {
-  std::int64_t longest = 1;
-  for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.keys(n));
+  const std::int64_t longest = std::max<std::int64_t>(s.longest_keys(), 1);
   return std::clamp<std::int64_t>((std::int64_t{1} << 22) / longest, 4, 32);
 }
 
