@@ -99,11 +99,16 @@ std::string present_name(const std::string& key) {
   return key == "spans" || key.starts_with("spans.") ? "phases" + key.substr(5) : key;
 }
 
-const Option& find(const std::vector<Option>& options, const std::string& typed) {
+// The option of this name; errors call it as it was typed.
+Option find(const std::vector<Option>& options, const std::string& typed) {
   const std::string key = present_name(typed);
   std::vector<std::string> keys;
   for (const Option& option : options) {
-    if (option.key == key) return option;
+    if (option.key == key) {
+      Option found = option;
+      found.key = typed;
+      return found;
+    }
     keys.push_back(option.key);
   }
   throw UsageError(concat("expected an option that exists (gsa train --help lists them), got ",
@@ -118,7 +123,7 @@ std::string placed(const std::filesystem::path& folder, const std::string& path)
 
 void read_value(const toml::node& node, const std::string& key, const std::vector<Option>& options,
                 const std::filesystem::path& folder) {
-  const Option& option = find(options, key);
+  const Option option = find(options, key);
   if (const auto* flag = node.as_boolean()) {
     assign(option, flag->get());
   } else if (const auto* text = node.as_string()) {
@@ -331,7 +336,7 @@ void set_option(TrainConfig& config, const std::string& assignment) {
     throw UsageError(concat("--set: expected key=value, got '", assignment, "'"));
   }
   const std::vector<Option> options = options_of(config);
-  const Option& option = find(options, assignment.substr(0, equals));
+  const Option option = find(options, assignment.substr(0, equals));
   const std::string text = assignment.substr(equals + 1);
   if (std::holds_alternative<std::string*>(option.target)) {
     assign(option, text);

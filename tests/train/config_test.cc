@@ -68,6 +68,7 @@ TEST(TrainConfig, OldNamesAreRead) {
   EXPECT_EQ(config.phases.sparse, 4);
   read_toml_text(config, "[spans]\n", "x.toml");
   EXPECT_EQ(config.steps(), 11);
+  expect_error([&] { set_option(config, "spans.dense=3x"); }, {"'spans.dense'", "'3x'"});
 }
 
 TEST(TrainConfig, MistakesInAFileAreNamed) {
