@@ -24,12 +24,12 @@ struct AttendBackwardFacts {
 };
 
 // The tile scheduler: in which order the tiles are started. The tiles of a sequence and a key/value head form
-// a queue, the last tile first: with deterministic accumulation a tile waits by a semaphore (generic/
-// semaphore.cuh) for the one before it in the queue. Tiles of a queue that run at the same time therefore
-// follow each other at the distance of a hand-over, and many of them would mostly wait; tiles of different
-// queues have nothing to wait for. So queues run side by side, about as many as keep their sums in the L2
-// cache. Where those of a single sequence do not fit, queues advance in groups of neighbouring tiles, each of
-// which finds in the cache what the one before it added.
+// a queue, the last tile first: with deterministic accumulation a tile waits, by a semaphore, for the one
+// before it in the queue. Tiles of a queue that run at the same time therefore follow each other at the
+// distance of a hand-over, and many of them would mostly wait; tiles of different queues have nothing to wait
+// for. So queues run side by side, about as many as keep their sums in the L2 cache. Where those of a single
+// sequence do not fit, queues advance in groups of neighbouring tiles, each of which finds in the cache what
+// the one before it added.
 inline constexpr int kMaxScheduledSequences = 256;  // whose queues run side by side
 struct TileSchedule {
   int heads = 1;      // key/value heads whose queues run side by side, a divisor of all: the rest afterwards
