@@ -7,6 +7,7 @@
 #include "torch/backend.h"
 #include "torch/operators.h"
 #include "torch/ops.h"
+#include "torch/schema.h"
 
 namespace gsa::binding {
 
@@ -21,9 +22,10 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // or float16. settled: norm, weight and bias were complete before the last kernels on the stream began. No
   // gradient.
   for (const char* const name : kNames) {
-    m.def(concat(name,
-                 "(Tensor x, Tensor weight, Tensor? norm=None, Tensor? bias=None, Tensor? residual=None, *, "
-                 "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor"));
+    schema::define(
+        m, name,
+        "(Tensor x, Tensor weight, Tensor? norm=None, Tensor? bias=None, Tensor? residual=None, *, "
+        "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor");
   }
 }
 
@@ -125,7 +127,7 @@ Tensor skinny_linear(const ops::SkinnyLinearInputs& in) {
 Tensor few_linear(const ops::SkinnyLinearInputs& in) {
   TORCH_WARN_ONCE(
       "gsa::few_linear is now called gsa::skinny_linear; the old name goes with the next release");
-  return skinny_linear(in);
+  return binding::skinny_linear(in);
 }
 
 // ---- Fake kernel
