@@ -11,7 +11,7 @@ A row of the table is an operation. Columns:
     must, holds     limits of the project for dense/t (for dense/r where there are no trained tensors)
 and behind them the ms on each of the given inputs, and whose attention 'dense' is.
 
-Like with like: a backward pass either adds up its gradients in a fixed order, so that they are the same bits in every
+Like with like: a backward pass either accumulates its gradients in a fixed order, so that they are the same bits in every
 run (deterministic; our 'ordered', the default), or by atomics in whatever order threads arrive, which is faster. The
 rows 'layer, ...' are ordered and stand beside the fastest dense attention that is deterministic too: what torch still
 runs under torch.use_deterministic_algorithms(True). That is FlashAttention; torch refuses cuDNN there, whose backward
@@ -67,7 +67,7 @@ def sampled_tiles(rows, tokens, parts):
 
 
 def keeps_mask(shape):
-    """Whether a layer keeps the selection's mask for the backward pass and the loss (src/nn/attention.cc)."""
+    """Whether a layer keeps the selection's mask for the backward pass and the loss (kernels/attention/kept_mask.h)."""
     return 4 * -(-shape.tokens // 32) <= 4 * 2 * shape.heads * shape.size
 
 
@@ -105,7 +105,7 @@ def time_backward(accumulation):
         arguments = dout, *layer.attention, *layer.index, out, lse, threshold, tie_cut, mask
         return timer.graph(
             lambda: gsa.sparse_attend_backward(
-                *arguments, **layer.scores, most_selected=most, accumulation=accumulation
+                *arguments, **layer.scores, max_selected=most, accumulation=accumulation
             )
         )
 
@@ -226,7 +226,7 @@ def typical_k(layer):
 
 def summary(name, times, dense=None, fastest=None, goal=None):
     """A row. times: milliseconds by label, 'random' among them. dense: (milliseconds, backend) by label, of torch's
-    attention with the same order of sums; fastest: the same of any order, where that is another."""
+    attention with the same accumulation; fastest: its non-deterministic one, where that is another."""
     row = dict(name=name, ms=times, random=times["random"])
     given = [label for label in times if label != "random"]
     if given:

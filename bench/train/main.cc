@@ -148,7 +148,7 @@ std::string overlap_cell(const Overlap& overlap, const Case& what, std::int64_t 
                 what.overlap > 0 ? concat(", runs of ", token_runs) : "");
 }
 
-// The tokens a second that the standard system has in this run, with the sizes, shape and order of sums of
+// The tokens a second that the standard system has in this run, with the sizes, shape and accumulation of
 // `what`; 0 where it has not run.
 double standard_rate(const OrderedJson& results, const Case& what) {
   for (const OrderedJson& result : results) {

@@ -27,7 +27,7 @@ std::string Case::name() const {
   return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "",
                 over_selected ? " KL-selected" : "", " ", sequences, "x", size, neighbours,
                 budget ? concat(", ", nn::name_of(*budget), " budget") : "",
-                deterministic ? "" : ", free order");
+                deterministic ? "" : ", non-deterministic");
 }
 
 namespace {

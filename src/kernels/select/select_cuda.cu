@@ -51,7 +51,7 @@ class Tiles {
     return sequences_.q_begin[n] + std::min(first, sequences_.queries(n));
   }
   // The most keys that one of rows first .. end - 1 sees.
-  std::int64_t most_visible(std::int64_t first, std::int64_t end) const {
+  std::int64_t max_visible(std::int64_t first, std::int64_t end) const {
     std::int64_t most = 0;
     const std::int64_t* const begin = sequences_.q_begin;
     std::int64_t n = std::upper_bound(begin, begin + sequences_.count, first) - begin - 1;
@@ -123,12 +123,12 @@ void select_from_stored(const SelectArgs& args, const SelectConfig& config, cons
     const std::int64_t end_row = end == tiles.count() ? args.sequences.total_queries() : tiles.first_row(end);
     if (first_row == end_row) continue;
     store.first_row = static_cast<int>(first_row);
-    const int longest = static_cast<int>(tiles.most_visible(first_row, end_row));
+    const int longest = static_cast<int>(tiles.max_visible(first_row, end_row));
     launch_scores(in, type, store, static_cast<int>(tile), static_cast<int>(end - tile), longest, context);
     each_part(args.sequences, first_row, end_row,
-              [&](std::int64_t first, std::int64_t after, std::int64_t most_keys) {
+              [&](std::int64_t first, std::int64_t after, std::int64_t max_keys) {
                 selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first),
-                                       static_cast<int>(after - first), static_cast<int>(most_keys), context);
+                                       static_cast<int>(after - first), static_cast<int>(max_keys), context);
               });
   }
 }
