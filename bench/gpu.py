@@ -53,7 +53,7 @@ from gpu_inputs import (  # noqa: E402
     random_layers,
     selected_overlap,
 )
-from gpu_layer import OPERATIONS, SHAPES, SUITES, compare, typical_k  # noqa: E402
+from gpu_layer import OPERATIONS, SHAPES, SUITES, asked_for, compare, typical_k  # noqa: E402
 from gpu_tensors import files_of, read_layer, shape_of  # noqa: E402
 from gpu_timing import HostTimer, Timer, peak_above  # noqa: E402
 
@@ -312,7 +312,7 @@ def run_cases(timer, args):
     print(HEADER)
     rows, failed = [], []
     for name, case in CASES.items():
-        if args.only and not any(word in name for word in args.only):
+        if not asked_for(name, args.only, CASES):
             continue
         start = time.time()
         print(f"[{name}]", file=sys.stderr, flush=True)
@@ -346,7 +346,7 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="libgsa.so with the CUDA operators")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD",
-                        help="cases (with the options below: operations) whose name contains one of these words")  # fmt: skip
+                        help="cases (with the options below: operations) of these names, or whose name contains one of these words")  # fmt: skip
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each measurement (default 1)")
     parser.add_argument("--json", type=pathlib.Path, help="write all numbers to this file")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")

@@ -275,6 +275,11 @@ def line(row):
     return cells(row["name"], *(number(row.get(key)) for key in COLUMNS), rest)
 
 
+def asked_for(name, only, names):
+    """Whether --only asks for a name: by itself, or by a word that it contains and that is no name itself."""
+    return not only or any(word == name or (word not in names and word in name) for word in only)
+
+
 def compare(timer, layers, parts, only=(), goal=None, like=True):
     """Prints a table of the operations on layers of one shape, the first of them 'random'; yields its rows. One that
     failed has the key 'failed', and 'lost' where nothing more can run. like: ordered rows stand beside deterministic
@@ -285,7 +290,7 @@ def compare(timer, layers, parts, only=(), goal=None, like=True):
     print(header("given" if any(layer.label in gpu_inputs.KINDS for layer in layers) else "trained"))
     dense = {}  # by what is timed: it does not depend on the operation beside it
     for name, (operation, beside) in OPERATIONS.items():
-        if only and not any(word in name for word in only):
+        if not asked_for(name, only, OPERATIONS):
             continue
         print(f"[{name}]", file=sys.stderr, flush=True)
         try:
