@@ -124,8 +124,8 @@ class StoredRow {
     if (isinf(shared_.variance)) {  // squares that leave float's range, or scores that are infinite
       __syncthreads();
       for (int s = warp_; s < segments_; s += kWarps) {
-        const auto sums = careful_segment(scores_, s * kMomentSegment, visible_);
-        if (lane_ == 0) shared_.segments[s] = sums;
+        const auto careful = careful_segment(scores_, s * kMomentSegment, visible_);
+        if (lane_ == 0) shared_.segments[s] = careful;
       }
       __syncthreads();
       if (thread_ == 0) decide(budget);
@@ -339,8 +339,10 @@ class StoredRow {
     std::uint32_t above = 0, candidate = 0;
 #pragma unroll
     for (int i = 0; i < kLaneScores; ++i) {
-      if (i % kGroup == 0 && sorted.to > last)
-        sorted.to = last, sorted.fits = false;  // only marked from here on
+      if (i % kGroup == 0 && sorted.to > last) {  // they are only marked from here on
+        sorted.to = last;
+        sorted.fits = false;
+      }
       sort_out<kStride>(score[i], low, high, 1u << i, sorted.to, above, candidate);
     }
     shared_.above[round][thread_] = above;
