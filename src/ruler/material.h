@@ -55,7 +55,6 @@ struct QuestionSet {
 
 struct Material {
   std::optional<Essays> essays;
-  bool own_haystack = false;  // the text is a user's own, not the essays of the definition
   std::optional<QuestionSet> squad, hotpotqa;
 };
 

@@ -173,7 +173,7 @@ void check_run(const std::filesystem::path& folder, const OrderedJson& run, cons
   for (const auto& [key, value] : run.items()) {
     if (!known.contains(key)) {
       known[key] = value;
-    } else if (known[key] != value) {
+    } else if (key != "model" && known[key] != value) {
       throw Error(concat(option, ": '", folder.string(), "' holds a run with ", key, " ", known[key].dump(),
                          ", this one has ", value.dump(), "; give it a folder of its own"));
     }

@@ -49,7 +49,7 @@ void write_prompts(const std::filesystem::path& folder, const Task& task, std::i
 std::vector<Cell> score_predictions(const std::filesystem::path& folder);
 
 // Remembers what a run is of. A folder of another run is refused: each key that both have must have the same
-// value; new ones are added. option: the user's, for messages.
+// value; new ones are added. "model" is a name and may be another. option: the user's, for messages.
 void check_run(const std::filesystem::path& folder, const OrderedJson& run, const char* option);
 OrderedJson read_run(const std::filesystem::path& folder);
 
