@@ -341,7 +341,7 @@ int write_prompts_of(const Options& options) {
     std::cout << "skipped  " << cell.task->name << " at " << grouped(cell.length) << ": " << cell.skipped
               << "\n";
   }
-  std::cout << concat(grouped(result.answered), " prompts in ", options.write,
+  std::cout << concat(grouped(result.answered), " prompts written into ", options.write,
                       "/prompts; answers go into predictions/ under the same names, a line {\"index\": 0, "
                       "\"prediction\": \"...\"} each, then: gsa ruler --score ",
                       options.write, "\n");

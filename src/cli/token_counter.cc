@@ -41,6 +41,10 @@ TokenCounter::~TokenCounter() {
   ::waitpid(child_, nullptr, 0);
 }
 
+void TokenCounter::ended() const {
+  throw Error(concat("--counter: expected a number of tokens from `", command_, "`, got its end"));
+}
+
 std::string TokenCounter::read_line() {
   for (;;) {
     if (const std::size_t end = rest_.find('\n'); end != std::string::npos) {
@@ -53,7 +57,7 @@ std::string TokenCounter::read_line() {
     if (got > 0) {
       rest_.append(part, static_cast<std::size_t>(got));
     } else if (got == 0 || errno != EINTR) {
-      throw Error(concat("--counter: expected a number of tokens from `", command_, "`, got its end"));
+      ended();
     }
   }
 }
@@ -65,7 +69,7 @@ std::int64_t TokenCounter::count(const std::string& text) {
     if (now > 0) {
       sent += static_cast<std::size_t>(now);
     } else if (errno != EINTR) {
-      throw Error(concat("--counter: expected `", command_, "` to read a text, got ", std::strerror(errno)));
+      ended();
     }
   }
   const std::string answer = read_line();

@@ -21,6 +21,7 @@ class TokenCounter {
 
  private:
   std::string read_line();
+  [[noreturn]] void ended() const;
 
   std::string command_, rest_;
   pid_t child_ = -1;

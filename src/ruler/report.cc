@@ -193,7 +193,9 @@ OrderedJson to_json(const Report& report) {
 std::string heat_map(const Report& report, bool page) {
   eval::HeatMap map{.title = title(report),
                     .description = "Scores of 0 to 100 by task and length; cells without a score are empty",
-                    .caption = footnote(report).empty() ? "score, 0 to 100" : footnote(report),
+                    .caption = footnote(report).empty()
+                                   ? "score, 0 to 100"
+                                   : "score, 0 to 100; * not in the essays of the definition",
                     .column_label = "tokens of prompt and answer",
                     .low = 0,
                     .high = 100};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "core/file.h"
@@ -102,20 +103,30 @@ void write_samples(const std::filesystem::path& folder, const Cell& cell) {
   write_text(file_of(folder, "samples", name_of(*cell.task, cell.length)), text);
 }
 
-void write_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length,
-                   const std::vector<Sample>& samples) {
+std::int64_t count_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length) {
+  const std::filesystem::path file = file_of(folder, "prompts", name_of(task, length));
+  if (!std::filesystem::exists(file)) return 0;
+  const MappedFile mapped(file);
+  return std::count(mapped.bytes().begin(), mapped.bytes().end(), std::byte{'\n'});
+}
+
+bool write_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length,
+                   std::int64_t count, const std::function<std::optional<Sample>(std::int64_t index)>& make) {
   make_folder(folder / "prompts");
   AtomicFile file(file_of(folder, "prompts", name_of(task, length)));
-  for (const Sample& sample : samples) {
-    file.write(OrderedJson{{"index", sample.index},
-                           {"tokens", sample.tokens},
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::optional<Sample> sample = make(i);
+    if (!sample) return false;
+    file.write(OrderedJson{{"index", sample->index},
+                           {"tokens", sample->tokens},
                            {"max_new_tokens", task.new_tokens},
-                           {"answers", sample.answers},
-                           {"prompt", sample.prompt}}
+                           {"answers", sample->answers},
+                           {"prompt", sample->prompt}}
                    .dump() +
                "\n");
   }
   file.commit();
+  return true;
 }
 
 std::vector<Cell> score_predictions(const std::filesystem::path& folder) {
@@ -152,6 +163,15 @@ std::vector<Cell> score_predictions(const std::filesystem::path& folder) {
     }
     cells.push_back(std::move(cell));
   }
+  // A task without prompts is named as well, at every length that others have.
+  std::map<std::int64_t, std::set<const Task*>> found;
+  for (const Cell& cell : cells) found[cell.length].insert(cell.task);
+  for (const auto& [length, tasks] : found) {
+    for (const Task& task : all_tasks()) {
+      if (tasks.contains(&task)) continue;
+      cells.push_back({.task = &task, .length = length, .samples = {}, .skipped = "has no prompts"});
+    }
+  }
   std::sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
     return a.task != b.task ? a.task < b.task : a.length < b.length;
   });
@@ -167,8 +187,11 @@ OrderedJson read_run(const std::filesystem::path& folder) {
 }
 
 void check_run(const std::filesystem::path& folder, const OrderedJson& run, const char* option) {
+  // A run that came to no result leaves a name and nothing that it would be the name of.
+  const bool begun =
+      std::filesystem::exists(folder / "samples") || std::filesystem::exists(folder / "prompts");
   OrderedJson known = OrderedJson::object();
-  if (std::filesystem::exists(folder / kRunFile)) known = read_run(folder);
+  if (begun && std::filesystem::exists(folder / kRunFile)) known = read_run(folder);
   const OrderedJson before = known;
   for (const auto& [key, value] : run.items()) {
     if (!known.contains(key)) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,10 +44,13 @@ std::vector<Answered> read_samples(const std::filesystem::path& folder, const Ta
                                    std::int64_t count);
 void write_samples(const std::filesystem::path& folder, const Cell& cell);
 
-// Prompts for others to answer, and their answers: prompts/ and predictions/ beside run.json.
-void write_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length,
-                   const std::vector<Sample>& samples);
-// Every cell of prompts/, scored by predictions/. One whose predictions are not all there is skipped.
+// Prompts for others to answer, and their answers: prompts/ and predictions/ beside run.json. How many prompts a cell's
+// file has; it is written as a whole, or not at all where `make` stops.
+std::int64_t count_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length);
+bool write_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length,
+                   std::int64_t count, const std::function<std::optional<Sample>(std::int64_t index)>& make);
+// Every cell of prompts/, scored by predictions/. One whose predictions are not all there is
+// skipped, and so is a task that has none.
 std::vector<Cell> score_predictions(const std::filesystem::path& folder);
 
 // Remembers what a run is of. A folder of another run is refused: each key that both have must have the same

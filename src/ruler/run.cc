@@ -15,11 +15,10 @@ class Work {
  public:
   Work(const RunEvents& events, double total) : events_(events), total_(total) {}
 
-  void show(const Cell& cell, std::int64_t of, double more) const {
+  void show(const Cell& cell, std::int64_t done, std::int64_t of, double more) const {
     if (!events_.progress) return;
-    events_.progress(
-        done_ + more, total_,
-        concat(cell.task->name, " at ", grouped(cell.length), ", ", cell.samples.size(), " of ", of));
+    events_.progress(done_ + more, total_,
+                     concat(cell.task->name, " at ", grouped(cell.length), ", ", done, " of ", of));
   }
   void add(double tokens) { done_ += tokens; }
   void remove(double tokens) { total_ -= tokens; }  // that will not come
@@ -81,15 +80,16 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
       const std::int64_t size =
           std::min(std::max<std::int64_t>(1, subject->batch(cell.length)), options.samples - first);
       const auto tokens = static_cast<double>(size * cell.length);
-      work.show(cell, options.samples, 0);
+      work.show(cell, first, options.samples, 0);
       std::vector<Sample> samples;
       while (static_cast<std::int64_t>(samples.size()) < size && !stopped(events)) {
         samples.push_back(maker.make(first + static_cast<std::int64_t>(samples.size())));
       }
       std::vector<std::string> texts;
       if (!stopped(events)) {
-        texts = subject->answer(*cell.task, samples,
-                                [&](double share) { work.show(cell, options.samples, share * tokens); });
+        texts = subject->answer(*cell.task, samples, [&](double share) {
+          work.show(cell, first, options.samples, share * tokens);
+        });
       }
       if (texts.empty()) {
         result.complete = false;
@@ -116,27 +116,27 @@ RunResult write_all_prompts(const RunOptions& options, const Material& material,
                             const std::filesystem::path& folder, const RunEvents& events) {
   RunResult result{.cells = cells_of(options, material)};
   double total = 0;
-  for (const Cell& cell : result.cells) total += tokens_missing(cell, options.samples);
+  const auto is_done = [&](const Cell& cell) {
+    return count_prompts(folder, *cell.task, cell.length) >= options.samples;
+  };
+  for (const Cell& cell : result.cells) total += is_done(cell) ? 0 : tokens_missing(cell, options.samples);
   Work work(events, total);
   for (Cell& cell : result.cells) {
-    if (!cell.skipped.empty()) continue;
+    if (!cell.skipped.empty() || is_done(cell)) continue;
     SampleMaker maker(*cell.task, cell.length, options.seed, material, count);
     cell.skipped = maker.refusal();
     if (!cell.skipped.empty()) {
-      work.remove(tokens_missing(cell, options.samples));
+      work.remove(static_cast<double>(options.samples * cell.length));
       continue;
     }
-    std::vector<Sample> samples;
-    for (std::int64_t i = 0; i < options.samples; ++i) {
-      if (stopped(events)) {
-        result.complete = false;
-        return result;
-      }
-      samples.push_back(maker.make(i));
-      work.add(static_cast<double>(cell.length));
-      work.show(cell, options.samples, 0);
-    }
-    write_prompts(folder, *cell.task, cell.length, samples);
+    result.complete = write_prompts(folder, *cell.task, cell.length, options.samples,
+                                    [&](std::int64_t i) -> std::optional<Sample> {
+                                      if (stopped(events)) return std::nullopt;
+                                      work.add(static_cast<double>(cell.length));
+                                      work.show(cell, i + 1, options.samples, 0);
+                                      return maker.make(i);
+                                    });
+    if (!result.complete) break;
     result.answered += options.samples;
   }
   return result;

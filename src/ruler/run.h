@@ -49,7 +49,8 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
               const std::function<Subject()>& open, const std::filesystem::path& folder,
               const RunEvents& events = {});
 
-// The same prompts as files for others to answer; cells without samples of their own, skipped where there is no prompt.
+// The same prompts as files for others to answer. A cell whose file has them already is left alone; cells get no
+// samples, and say why where there is no prompt. answered: prompts written.
 RunResult write_all_prompts(const RunOptions& options, const Material& material, const CountTokens& count,
                             const std::filesystem::path& folder, const RunEvents& events = {});
 

@@ -241,7 +241,9 @@ TEST(RulerRun, goes_on_where_it_was_stopped) {
 
 TEST(RulerRun, a_folder_of_another_run_is_refused) {
   const TemporaryFolder folder;
-  check_run(folder.path(), {{"seed", 1}, {"model", "a"}}, "--output");
+  check_run(folder.path(), {{"seed", 9}}, "--output");
+  check_run(folder.path(), {{"seed", 1}, {"model", "a"}}, "--output");  // nothing had come of the other
+  std::filesystem::create_directories(folder / "samples");
   check_run(folder.path(), {{"seed", 1}, {"essays", {{"file", "e"}}}}, "--output");
   expect_error(
       [&] {
@@ -249,7 +251,6 @@ TEST(RulerRun, a_folder_of_another_run_is_refused) {
       },
       {"--output", "a run with seed 1, this one has 2"});
   EXPECT_EQ(read_run(folder.path()).size(), 3u);
-  std::filesystem::create_directories(folder / "samples");
   testing::write_text(folder / "samples/vt-512.jsonl", "{\"index\": 1}\n");
   expect_error([&] { read_samples(folder.path(), task_by_name("vt"), 512, 3); }, {"vt-512.jsonl"});
 }
@@ -262,6 +263,14 @@ TEST(RulerRun, prompts_go_out_and_predictions_come_back) {
   const Material material;
   const RunResult written = write_all_prompts(options, material, count_tokens, folder.path());
   EXPECT_EQ(written.answered, 16);
+  EXPECT_EQ(write_all_prompts(options, material, count_tokens, folder.path()).answered, 0)
+      << "they are there";
+  std::filesystem::remove(folder / "prompts/vt-4096.jsonl");
+  int asked = 0;
+  const RunEvents stopping{.progress = nullptr, .finished = nullptr, .stopped = [&] { return ++asked == 3; }};
+  EXPECT_FALSE(write_all_prompts(options, material, count_tokens, folder.path(), stopping).complete);
+  EXPECT_EQ(count_prompts(folder.path(), task_by_name("vt"), 4096), 0) << "never a part of a file";
+  EXPECT_EQ(write_all_prompts(options, material, count_tokens, folder.path()).answered, 4);
   std::filesystem::create_directories(folder / "predictions");
   std::ofstream full(folder / "predictions/vt-1024.jsonl"), part(folder / "predictions/cwe-4096.jsonl");
   std::ifstream prompts(folder / "prompts/vt-1024.jsonl");
@@ -274,13 +283,13 @@ TEST(RulerRun, prompts_go_out_and_predictions_come_back) {
   part << "{\"index\": 2, \"prediction\": \"x\"}\n";
   full.close();
   part.close();
-  const std::vector<Cell> cells = score_predictions(folder.path());
-  ASSERT_EQ(cells.size(), 4u);
-  EXPECT_EQ(cells[0].length, 1024);
-  EXPECT_EQ(cells[0].score(), 20) << "one name of five";
-  EXPECT_EQ(cells[1].skipped, "has 0 of 4 predictions");
-  EXPECT_EQ(cells[3].skipped, "has 1 of 4 predictions");
-  EXPECT_STREQ(cells[3].task->name, "cwe");
+  std::map<std::string, Cell> cells;
+  for (const Cell& cell : score_predictions(folder.path())) cells[name_of(*cell.task, cell.length)] = cell;
+  ASSERT_EQ(cells.size(), 26u);
+  EXPECT_EQ(cells["vt-1024"].score(), 20) << "one name of five";
+  EXPECT_EQ(cells["vt-4096"].skipped, "has 0 of 4 predictions");
+  EXPECT_EQ(cells["cwe-4096"].skipped, "has 1 of 4 predictions");
+  EXPECT_EQ(cells["qa_1-1024"].skipped, "has no prompts");
   expect_error([&] { score_predictions(folder / "prompts"); }, {"--write has filled"});
 }
 
