@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "core/memory.h"
 #include "core/usage_error.h"
 #include "infer/generate_shared.h"
+#include "kernels/decode/decode.h"
 #include "nn/model_io.h"
 #include "ruler/report.h"
 #include "ruler/run.h"
@@ -179,7 +181,8 @@ OrderedJson run_json(const Options& options, const Material& material, const std
     run[key] = {{"file", name}, {"checksum", hex(checksum)}};
   };
   if (material.essays) {
-    add(options.essays.empty() ? "haystack" : "essays", material.essays->name(), material.essays->checksum());
+    add("haystack", material.essays->name(), material.essays->checksum());
+    run["haystack"]["kind"] = options.essays.empty() ? "own" : "essays";
   }
   if (material.squad) add("squad", material.squad->name, material.squad->checksum);
   if (material.hotpotqa) add("hotpotqa", material.hotpotqa->name, material.hotpotqa->checksum);
@@ -205,7 +208,12 @@ class EngineSubject {
   }
 
   Subject subject() {
-    return {.batch = [this](std::int64_t length) { return infer::fitting_sequences(*engine_, length); },
+    // On a CPU more at once saves nothing, and what is answered goes to the disk by batches.
+    const std::int64_t max_batch = engine_->options().device.is_cpu() ? 32 : kMostDecodeSequences;
+    return {.batch =
+                [this, max_batch](std::int64_t length) {
+                  return std::min(max_batch, infer::fitting_sequences(*engine_, length));
+                },
             .answer = [this](const Task& task, std::span<const Sample> samples,
                              const auto& progress) { return answer(task, samples, progress); }};
   }
@@ -427,7 +435,10 @@ void add_ruler(CLI::App& app, Run& run) {
       ->check(positive_whole())
       ->capture_default_str()
       ->group(kWhat);
-  command->add_option("--seed", options->seed, "of all draws")->capture_default_str()->group(kWhat);
+  command->add_option("--seed", options->seed, "of all draws")
+      ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str()
+      ->group(kWhat);
   command
       ->add_option("--essays", options->essays,
                    "Paul Graham's essays: a text file, a folder of *.txt, or RULER's JSON file")

@@ -24,7 +24,8 @@ td,th{padding:4px 12px 4px 0;text-align:left;vertical-align:top;border-bottom:1p
 )";
 
 bool is_own_haystack(const Task& task, const OrderedJson& run) {
-  return task.source == Source::essays && run.contains("haystack");
+  return task.source == Source::essays && run.contains("haystack") &&
+         run["haystack"].value("kind", "") == "own";
 }
 
 std::string in_short(const std::string& text) {

@@ -41,6 +41,14 @@ std::vector<Cell> cells_of(const RunOptions& options, const Material& material) 
   return cells;
 }
 
+// Why a cell cannot have so many samples; empty where it can.
+std::string no_samples(SampleMaker& maker, std::int64_t samples) {
+  if (!maker.refusal().empty()) return maker.refusal();
+  const std::int64_t available = maker.available(samples);
+  return available == samples ? ""
+                              : concat("has ", available, " questions that fit, for ", samples, " samples");
+}
+
 // Of the samples that a cell still has to get.
 double tokens_missing(const Cell& cell, std::int64_t samples) {
   if (!cell.skipped.empty()) return 0;
@@ -69,9 +77,9 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
       continue;
     }
     SampleMaker maker(*cell.task, cell.length, options.seed, material, count);
-    if (!maker.refusal().empty()) {
+    if (const std::string reason = no_samples(maker, options.samples); !reason.empty()) {
       work.remove(tokens_missing(cell, options.samples));
-      cell.skipped = maker.refusal();
+      cell.skipped = reason;
       continue;
     }
     while (next_of(cell) < options.samples) {
@@ -124,7 +132,7 @@ RunResult write_all_prompts(const RunOptions& options, const Material& material,
   for (Cell& cell : result.cells) {
     if (!cell.skipped.empty() || is_done(cell)) continue;
     SampleMaker maker(*cell.task, cell.length, options.seed, material, count);
-    cell.skipped = maker.refusal();
+    cell.skipped = no_samples(maker, options.samples);
     if (!cell.skipped.empty()) {
       work.remove(static_cast<double>(options.samples * cell.length));
       continue;

@@ -42,17 +42,15 @@ SampleMaker::SampleMaker(const Task& task, std::int64_t length, std::uint64_t se
       material_(material),
       count_(std::move(count)) {
   if (task.kind == Kind::variable_tracking) {
-    const std::int64_t most = std::min(kMaxExampleTokens, length / 4);
+    const std::int64_t max_tokens = std::min(kMaxExampleTokens, length / 4);
     const auto tokens = [&](std::int64_t lines) {
       return count_(variable_tracking_example(lines, random_.stream(0), random_.stream(1)));
     };
-    for (example_lines_ = kMinNoiseLines; tokens(example_lines_ + 1) <= most;) ++example_lines_;
+    example_lines_ = kMinNoiseLines;
+    while (example_lines_ < max_tokens && tokens(example_lines_ + 1) <= max_tokens) ++example_lines_;
   }
   // The first sample says how much haystack the others take, about.
-  try {
-    make(0);
-  } catch (const Error&) {
-    if (needed_ == 0) throw;
+  if (!try_make(0)) {
     refusal_ = concat("needs at least ", grouped(needed_ + task.new_tokens), " tokens with this tokenizer");
   }
 }
@@ -69,22 +67,22 @@ Draft SampleMaker::draft(std::uint64_t number) const {
       return common_words_draft(length_, random);
     case Kind::frequent_words:
       return frequent_words_draft(length_, random);
-    case Kind::questions: {
-      const QuestionSet& set = task_.source == Source::squad ? *material_.squad : *material_.hotpotqa;
-      return question_draft(set, set.questions[number], random);
-    }
+    case Kind::questions:
+      return question_draft(question_set(), question_set().questions[number], random);
   }
   bad_argument("ruler", "kind", "a known one", concat(static_cast<int>(task_.kind)));
 }
 
-// The index-th question that fits with no documents but its own.
-std::size_t SampleMaker::question(std::int64_t index) {
-  const QuestionSet& set = task_.source == Source::squad ? *material_.squad : *material_.hotpotqa;
-  while (static_cast<std::int64_t>(questions_.size()) <= index) {
-    if (looked_at_ == set.questions.size()) {
-      throw Error(concat(set.name, ": expected questions for more than ", index, " samples of ",
-                         grouped(length_), " tokens, got ", questions_.size(), " that fit"));
-    }
+const QuestionSet& SampleMaker::question_set() const {
+  return task_.source == Source::squad ? *material_.squad : *material_.hotpotqa;
+}
+
+// Questions count that fit with no documents but their own.
+std::int64_t SampleMaker::available(std::int64_t wanted) {
+  if (task_.kind != Kind::questions) return wanted;
+  for (;
+       static_cast<std::int64_t>(questions_.size()) < wanted && looked_at_ < question_set().questions.size();
+       ++looked_at_) {
     const Draft shortest = draft(looked_at_);
     const std::int64_t tokens = count_(shortest.build(shortest.min_units).text);
     if (tokens + task_.new_tokens <= length_) {
@@ -92,22 +90,27 @@ std::size_t SampleMaker::question(std::int64_t index) {
     } else {
       needed_ = needed_ == 0 ? tokens : std::min(needed_, tokens);
     }
-    ++looked_at_;
   }
-  return questions_[static_cast<std::size_t>(index)];
+  return std::min(wanted, static_cast<std::int64_t>(questions_.size()));
 }
 
-Sample SampleMaker::make(std::int64_t index) {
+std::optional<Sample> SampleMaker::try_make(std::int64_t index) {
   std::optional<Sample> sample;
   if (task_.kind == Kind::questions) {
-    sample = fit(draft(question(index)));
+    if (available(index + 1) > index) sample = fit(draft(questions_[static_cast<std::size_t>(index)]));
   } else {
     for (std::uint64_t attempt = 0; attempt < kAttempts && !sample; ++attempt) {
       sample = fit(draft(static_cast<std::uint64_t>(index) * kAttempts + attempt));
     }
   }
-  if (!sample) throw Error(concat(task_.name, ": no sample fits into ", grouped(length_), " tokens"));
-  sample->index = index;
+  if (sample) sample->index = index;
+  return sample;
+}
+
+Sample SampleMaker::make(std::int64_t index) {
+  std::optional<Sample> sample = try_make(index);
+  if (!sample)
+    throw Error(concat(task_.name, ": no sample ", index, " fits into ", grouped(length_), " tokens"));
   return std::move(*sample);
 }
 

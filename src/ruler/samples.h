@@ -32,13 +32,16 @@ class SampleMaker {
   // Why there is no sample at this length; empty where there are.
   const std::string& refusal() const { return refusal_; }
 
-  // Throws gsa::Error where the questions do not suffice for so many.
+  // How many samples there are, of as many as wanted: questions may run out.
+  std::int64_t available(std::int64_t wanted);
+  // index: below what is available.
   Sample make(std::int64_t index);
 
  private:
+  std::optional<Sample> try_make(std::int64_t index);
   std::optional<Sample> fit(const Draft& draft);
   Draft draft(std::uint64_t number) const;
-  std::size_t question(std::int64_t index);
+  const QuestionSet& question_set() const;
 
   const Task& task_;
   std::int64_t length_;
