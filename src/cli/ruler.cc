@@ -398,11 +398,13 @@ int ask_model(Options& options) {
   if (result.answered > 0) std::cout << "\n";
   print_report(report, std::cout);
   write_report(report, folder);
-  std::cout << concat("\n",
-                      result.answered > 0 ? concat(grouped(result.answered), " samples answered")
-                      : result.complete   ? std::string("nothing to do: every sample is answered already")
-                                          : std::string("no sample answered"),
-                      "; page ", (folder / "index.html").string(), "\n");
+  const bool any = std::any_of(result.cells.begin(), result.cells.end(),
+                               [](const Cell& cell) { return cell.skipped.empty(); });
+  const std::string done = result.answered > 0 ? concat(grouped(result.answered), " samples answered")
+                           : !result.complete  ? "no sample answered"
+                           : any               ? "nothing to do: every sample is answered already"
+                                               : "nothing was asked: every task is skipped";
+  std::cout << concat("\n", done, "; page ", (folder / "index.html").string(), "\n");
   if (result.complete) return 0;
   std::cerr << "gsa ruler: interrupted; the same command goes on from here\n";
   return kInterrupted;

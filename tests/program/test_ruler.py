@@ -125,6 +125,8 @@ def test_mistakes(gsa, model):
     assert "expected --write" in ruler(gsa, "--counter", "cat", status=2)
     assert "got 'x'" in ruler(gsa, "--write", "w", "--counter", "while read l; do echo x; done", status=1)
     assert "got its end" in ruler(gsa, "--write", "w", "--counter", "true", status=1)
+    nothing = ruler(gsa, model, "--tasks", "qa_2", "--output", "skipped")
+    assert "skipped  qa_2" in nothing and "nothing was asked" in nothing
     small = ruler(gsa, model, "--lengths", 1024, "--cache-limit", 1, "--tasks", "niah_single_1", "--output", "o", status=1)
     assert "room for" in small and "--cache-limit" in small
 
