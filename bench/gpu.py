@@ -134,7 +134,7 @@ def training(timer, tokens, name, **limits):
         ours = timer.graph(
             lambda: torch.autograd.grad(stage(leaves, index, accumulation=accumulation)[0], leaves, dout)
         )
-        order = "ordered sums" if accumulation == "ordered" else f"atomics, as {by} has them"
+        order = "deterministic" if accumulation == "ordered" else f"atomics, as {by} has them"
         yield dict(name=f"forward + backward, {name}, {accumulation}", ours=ours, standard=standard,
                    note=f"union/k {overlap:.2f}, {by}; {order}", **(limits if accumulation == "ordered" else {}))  # fmt: skip
 
@@ -181,7 +181,7 @@ def gate_bandwidth(timer):
     yield dict(name="gate backward, 128K", ours=backward, note=f"{5 * x.nbytes / backward / 1e9:.2f} TB/s")
 
 
-def few_rows(timer):
+def skinny_linear(timer):
     """The products of a layer of the paper's 1.7B in a decoding step, with norms, SwiGLU and residual sums; each of
     four layers has weights of its own."""
     size, inner, columns, layers = 2048, 5504, 5960, 4
@@ -194,10 +194,10 @@ def few_rows(timer):
         def ours():
             x = start
             for into, out, up, down in weights:
-                gsa.few_linear(x, into, norm, bias, eps=1e-6, settled=True)
-                x = gsa.few_linear(attended, out, residual=x, settled=True)
-                hidden = gsa.few_linear(x, up, norm, eps=1e-6, swiglu=True, settled=True)
-                x = gsa.few_linear(hidden, down, residual=x, settled=True)
+                gsa.skinny_linear(x, into, norm, bias, eps=1e-6, settled=True)
+                x = gsa.skinny_linear(attended, out, residual=x, settled=True)
+                hidden = gsa.skinny_linear(x, up, norm, eps=1e-6, swiglu=True, settled=True)
+                x = gsa.skinny_linear(hidden, down, residual=x, settled=True)
             return x
 
         def by_torch():
@@ -219,7 +219,7 @@ CASES = {
     "attend": attend_128k,
     "stage": stage_128k,
     "decode": decode_128k,
-    "few_rows": few_rows,
+    "skinny_linear": skinny_linear,
     "train32k": training_32k,
     "train4k": training_4k,
     "warmup": warmup_32k,
@@ -299,7 +299,7 @@ def run_layers(timer, args):
     """Rows of all tables, and the names of what failed."""
     rows, failed = [], []
     for layers, goal in layer_groups(args):
-        for row in compare(timer, layers, args.sample, args.only, goal):
+        for row in compare(timer, layers, args.sample, args.only, goal, args.beside == "like"):
             rows.append(dict(shape=str(layers[0].shape), inputs={x.label: x.facts for x in layers}, **row))
             failed += [row["name"]] if "failed" in row else []
             if row.get("lost"):
@@ -361,12 +361,14 @@ def parse(arguments=None):
     layer.add_argument("--k", type=positive, help="a fixed budget of so many keys, not a model's or a shape's own")
     layer.add_argument("--sample", type=positive, default=64, metavar="N",
                        help="the sampled KL takes one of N query tiles (default 64, as in training)")  # fmt: skip
+    layer.add_argument("--beside", choices=("like", "fastest"), default="like",
+                       help="dense attention beside ordered rows: deterministic too, or the fastest of all")  # fmt: skip
     layer.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                        help="cpu: to try files and small shapes without a GPU; the times say little")  # fmt: skip
     args = parser.parse_args(arguments)
     args.of_layer = bool(args.tensors or args.inputs or args.suite)
     if not args.of_layer:
-        for option, default in (("shape", []), ("k", None), ("sample", 64), ("device", "cuda")):
+        for option, default in (("shape", []), ("k", None), ("sample", 64), ("beside", "like"), ("device", "cuda")):
             if getattr(args, option) != default:
                 parser.error(f"--{option}: expected --tensors, --inputs or --suite beside it, got none")
     names = OPERATIONS if args.of_layer else CASES

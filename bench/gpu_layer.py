@@ -11,13 +11,14 @@ A row of the table is an operation. Columns:
     must, holds     limits of the project for dense/t (for dense/r where there are no trained tensors)
 and behind them the ms on each of the given inputs, and whose attention 'dense' is.
 
-Like with like: a backward pass either adds up its gradients in a fixed order, so that they are the same bits in every
+Like with like: a backward pass either accumulates its gradients in a fixed order, so that they are the same bits in every
 run (deterministic; our 'ordered', the default), or by atomics in whatever order threads arrive, which is faster. The
 rows 'layer, ...' are ordered and stand beside the fastest dense attention that is deterministic too: what torch still
 runs under torch.use_deterministic_algorithms(True). That is FlashAttention; torch refuses cuDNN there, whose backward
 pass it calls not deterministic. The rows 'layer, ..., atomic' stand beside the fastest of all. Columns any/r and any/t
 compare across: ordered, beside the fastest of all. Forward passes are deterministic everywhere. The limits hold for
-'layer, KL of a sample' and for its atomic form, each beside its like.
+'layer, KL of a sample' and for its atomic form, each beside its like. --beside fastest: every row stands beside the
+fastest dense attention of all, and no other is timed (a deterministic one takes seconds a run at 128K).
 """
 
 import dataclasses
@@ -66,7 +67,7 @@ def sampled_tiles(rows, tokens, parts):
 
 
 def keeps_mask(shape):
-    """Whether a layer keeps the selection's mask for the backward pass and the loss (src/nn/attention.cc)."""
+    """Whether a layer keeps the selection's mask for the backward pass and the loss (kernels/attention/kept_mask.h)."""
     return 4 * -(-shape.tokens // 32) <= 4 * 2 * shape.heads * shape.size
 
 
@@ -104,7 +105,7 @@ def time_backward(accumulation):
         arguments = dout, *layer.attention, *layer.index, out, lse, threshold, tie_cut, mask
         return timer.graph(
             lambda: gsa.sparse_attend_backward(
-                *arguments, **layer.scores, most_selected=most, accumulation=accumulation
+                *arguments, **layer.scores, max_selected=most, accumulation=accumulation
             )
         )
 
@@ -225,7 +226,7 @@ def typical_k(layer):
 
 def summary(name, times, dense=None, fastest=None, goal=None):
     """A row. times: milliseconds by label, 'random' among them. dense: (milliseconds, backend) by label, of torch's
-    attention with the same order of sums; fastest: the same of any order, where that is another."""
+    attention with the same accumulation; fastest: its non-deterministic one, where that is another."""
     row = dict(name=name, ms=times, random=times["random"])
     given = [label for label in times if label != "random"]
     if given:
@@ -274,9 +275,10 @@ def line(row):
     return cells(row["name"], *(number(row.get(key)) for key in COLUMNS), rest)
 
 
-def compare(timer, layers, parts, only=(), goal=None):
+def compare(timer, layers, parts, only=(), goal=None, like=True):
     """Prints a table of the operations on layers of one shape, the first of them 'random'; yields its rows. One that
-    failed has the key 'failed', and 'lost' where nothing more can run."""
+    failed has the key 'failed', and 'lost' where nothing more can run. like: ordered rows stand beside deterministic
+    attention."""
     print(f"\n{layers[0].shape}; the sampled KL takes 1/{parts} of the queries; ms")
     for layer in layers:
         print(f"  {layer.label}: {layer.facts}")
@@ -289,6 +291,7 @@ def compare(timer, layers, parts, only=(), goal=None):
         try:
             times = {layer.label: operation(timer, layer, parts) for layer in layers}
             others = [what for what in (beside, FASTEST_OF_ALL.get(beside)) if what]
+            others = others if like else others[-1:]
             for what in others:
                 if what not in dense:
                     dense[what] = {layer.label: time_dense(timer, layer, what) for layer in layers}

@@ -23,7 +23,7 @@ TINY = {
 SMALL = {"model.preset": "small"}
 
 ADAPTED = {
-    "model.system": "gsa", "spans.warmup": 100, "spans.sparse": 100, "optimizer.lr": 3e-4,
+    "model.system": "gsa", "phases.warmup": 100, "phases.sparse": 100, "optimizer.lr": 3e-4,
     "optimizer.schedule": "cosine", "model.budget": "fixed",
 }  # fmt: skip
 
@@ -55,12 +55,14 @@ def variants(length):
     all_of["heads 8 of 64"] = {"model.index_heads": 8}
     all_of["ReLU"] = {"model.score_form": "relu"}
     all_of["inverse budget"] = {"model.budget": "inverse"}
+    # Its mean k was 1.37 times k_base: this one should come to the mean of the fixed budget.
+    all_of["inverse budget, k_base less"] = {"model.budget": "inverse", **keys(length * 3 // 4, 8)}
     for n in (16, 32):
         all_of[f"k = L/{n}"] = keys(length, n)
-    all_of["warm-up 25, sparse 25"] = {"spans.warmup": 25, "spans.sparse": 25}
-    all_of["warm-up 200, sparse 0"] = {"spans.warmup": 200, "spans.sparse": 0}
-    all_of["warm-up 0, sparse 200"] = {"spans.warmup": 0, "spans.sparse": 200}
-    all_of["warm-up 300, sparse 300"] = {"spans.warmup": 300, "spans.sparse": 300}
+    all_of["warm-up 25, sparse 25"] = {"phases.warmup": 25, "phases.sparse": 25}
+    all_of["warm-up 200, sparse 0"] = {"phases.warmup": 200, "phases.sparse": 0}
+    all_of["warm-up 0, sparse 200"] = {"phases.warmup": 0, "phases.sparse": 200}
+    all_of["warm-up 300, sparse 300"] = {"phases.warmup": 300, "phases.sparse": 300}
     return all_of
 
 
@@ -68,7 +70,7 @@ def switches(dense):
     """When to switch, at an equal number of tokens: names and options of runs from scratch."""
     for part in (0.2, 0.5, 0.8):
         first = int(dense * part)
-        yield f"switch at {first} of {dense}", {"spans.dense": first, "spans.warmup": 100, "spans.sparse": dense - first}
+        yield f"switch at {first} of {dense}", {"phases.dense": first, "phases.warmup": 100, "phases.sparse": dense - first}
 
 
 class Runner:
@@ -177,7 +179,7 @@ def main():
     size = TINY if args.size == "tiny" else SMALL
     base = args.base
     if base is None:
-        base, seconds = runner.train("base", {**size, "model.system": "gated-only", "spans.dense": args.base_steps, "optimizer.lr": 1e-3})
+        base, seconds = runner.train("base", {**size, "model.system": "gated-only", "phases.dense": args.base_steps, "optimizer.lr": 1e-3})
         print(f"base: {args.base_steps} dense steps in {seconds:.0f} s", flush=True)
     wanted = {}
     if args.switches:

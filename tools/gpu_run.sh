@@ -79,7 +79,7 @@ sanitized() {
   done
 }
 
-# The program as its users run it: text to tokens, training through the three spans, evaluation, generation. A model
+# The program as its users run it: text to tokens, training through the three phases, evaluation, generation. A model
 # that has learned these sentences by heart goes on with their words.
 program() {
   local gsa=$build/bin/gsa work=$out/program text
@@ -126,7 +126,7 @@ if [ -n "$sanitize" ]; then
     sanitized fused 'Fused/*.Matches*/bfloat16_*:Fused/AdamW.*/bf16*-*_many:*_longer' $all
     sanitized gate 'Gate/Gate.Matches*/bfloat16_*-*many*' $all
     sanitized append 'Append.EveryPart*' $all
-    sanitized few_linear 'Cuda/FewLinearOnCuda.Matches*/bfloat16_one_normed:Cuda/FewLinearOnCuda.Matches*/bfloat16_swiglu*' $all
+    sanitized skinny_linear 'Cuda/SkinnyLinearOnCuda.Matches*/bfloat16_one_normed:Cuda/SkinnyLinearOnCuda.Matches*/bfloat16_swiglu*' $all
   }
 fi
 wait

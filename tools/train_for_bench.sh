@@ -16,7 +16,7 @@
 #   --device NAME     cuda or cpu (default cuda)
 #   --build FOLDER    of the programs (default build/release)
 #   --python PATH     an interpreter with torch and safetensors (default .venv/bin/python)
-#   --set KEY=VALUE   an option of gsa train for every model, e.g. --set spans.dense=2000; may be repeated
+#   --set KEY=VALUE   an option of gsa train for every model, e.g. --set phases.dense=2000; may be repeated
 #   --peak-tflops N   what the device could do, for the share (H200, bf16: 989)
 #
 # Results: FOLDER/results/*.json, and every table in FOLDER/results/log.txt.

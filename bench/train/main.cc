@@ -39,8 +39,10 @@ them selects, mean over all queries and layers. Sparse attention reads these uni
 models have a union/k of 2 to 6; random weights on independent tokens have more. Runs of equal tokens lower it
 (--token-runs), from runs of 16 on little further: to 3.3 in tiny at 1K, to 2.3 in small at 4K, to 1.9 in paper-1.7b at 32K.
 --overlap looks for a wanted one by forward passes before the timed steps: runs of 1, 2, 4, ... up to 4096, until union/k
-is below it or falls no more, and takes the nearest; the column says which runs that are and what came out. How scores are
-distributed in a trained model, random weights do not show: claim no speed of sparse training from them alone.
+is below it or falls no more, and takes the nearest; the column says which runs that are and what came out. An inverse
+budget selects the more keys the more the variances of a model's queries differ: 1.3 to 1.4 times k_base in trained models,
+1.8 times in paper-1.7b with random weights. --budget fixed is k_base. How scores are distributed in a trained model, random
+weights do not show: claim no speed of sparse training from them alone.
 
 Tokens are laid out as the trainer lays out rows of one document each. Times are medians of whole steps after a warm-up;
 a step ends when the host has read the gradient norms and the loss. TFLOPS count what the model needs (docs/model.md),
@@ -77,7 +79,7 @@ bool selects(const std::string& system) {
 
 struct Options {
   std::string device = "auto", json = "build/bench-train.json";
-  std::string model, data, phase;
+  std::string model, data, phase, budget;
   std::int64_t length = 0, sequences = 0, token_runs = 1;
   double kl_share = 1.0 / 64, overlap = 0;
   std::vector<std::string> parts;
@@ -93,6 +95,7 @@ std::vector<Case> preset_cases(const torch::Device& device, const Options& optio
     if (!selects(what.system)) continue;
     what.token_runs = options.token_runs;
     what.overlap = options.overlap;
+    if (!options.budget.empty()) what.budget = nn::budget_mode_by_name(options.budget);
   }
   return cases;
 }
@@ -145,7 +148,7 @@ std::string overlap_cell(const Overlap& overlap, const Case& what, std::int64_t 
                 what.overlap > 0 ? concat(", runs of ", token_runs) : "");
 }
 
-// The tokens a second that the standard system has in this run, with the sizes, shape and order of sums of
+// The tokens a second that the standard system has in this run, with the sizes, shape and accumulation of
 // `what`; 0 where it has not run.
 double standard_rate(const OrderedJson& results, const Case& what) {
   for (const OrderedJson& result : results) {
@@ -321,6 +324,9 @@ int main(int argc, char** argv) {
       ->excludes(model)
       ->excludes(runs)
       ->check(CLI::Range(1.0, 16.0));
+  app.add_option("--budget", options.budget, "Presets: inverse, proportional or fixed, not the preset's own")
+      ->excludes(model)
+      ->check(CLI::IsMember({"inverse", "proportional", "fixed"}));
   app.add_option("--case", options.parts, "Only cases whose name contains NAME (repeat for more)")
       ->type_name("NAME")
       ->allow_extra_args(false);

@@ -26,7 +26,8 @@ std::string Case::name() const {
                                                   : "";
   return concat(model, " ", system, phase ? concat(" ", nn::name_of(*phase)) : "",
                 over_selected ? " KL-selected" : "", " ", sequences, "x", size, neighbours,
-                deterministic ? "" : ", free order");
+                budget ? concat(", ", nn::name_of(*budget), " budget") : "",
+                deterministic ? "" : ", non-deterministic");
 }
 
 namespace {
@@ -46,6 +47,7 @@ void Steps::make_model(const Case& what, const torch::Device& device, const Trai
   config_ = trained.given() ? nn::load_config(trained.model) : nn::ModelConfig::preset(what.model);
   const bool weights = what.system == "trained";
   if (!weights) nn::apply(config_, nn::system_by_name(what.system));
+  if (what.budget) config_.attention.budget.mode = *what.budget;
   config_.max_positions = std::max(length_, weights ? config_.max_positions : 0);
   if (weights) {
     model_ = nn::load_model(trained.model, {.config = config_, .dtype = DType::f32}).model;

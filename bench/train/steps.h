@@ -32,6 +32,8 @@ struct Case {
   std::int64_t token_runs = 1;
   // Above 0: union/k that is wanted, and the runs are those that come nearest to it.
   double overlap = 0;
+  // Absent: the preset's own.
+  std::optional<BudgetMode> budget = std::nullopt;
 
   std::string name() const;
 };

@@ -35,10 +35,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLesson = R"(
 One file a layer, OUTPUT/layer-NN.safetensors, which bench/gpu.py --tensors reads. Windows of --length tokens lie side by
-side in the text (documents end to end) from --offset on; each is a sequence of its own. Tensors, B windows of L tokens:
+side in the text (documents joined) from --offset on; each is a sequence of its own. Tensors, B windows of L tokens:
   q [B, L, heads, size], k, v [B, L, kv heads, size]   as attention got them: q and k rotated, v gated
   index_q [B, L, indexer heads, size], index_k [B, L, size], index_w [B, L, indexer heads], index_bias [indexer heads]
-                                                       not in --phase dense, where the indexer rests
+                                                       not in --phase dense, where the indexer is frozen
   k_t [B, L]                                           how many keys each query selected; --phase sparse only
   gate [B, 1, heads, size] or [B, 1, heads]            arguments of the output gate at the last token, for decoding
 and as metadata what an operator needs beside them: budget, k_base, k_min, k_max, mean_variance, index_scale, form;

@@ -1,4 +1,4 @@
-// Ids of a dataset's text for benchmarks on trained models: its documents end to end, from a place on. No
+// Ids of a dataset's text for benchmarks on trained models: its documents concatenated, from a place on. No
 // torch header.
 #pragma once
 

@@ -42,7 +42,7 @@ struct PageTable {
                                          // not used where a Sequences says it
 };
 
-// Sequences laid end to end along the token dimension; a padded batch is the case of equal lengths.
+// Packed (varlen) sequences along the token dimension; a padded batch is the case of equal lengths.
 // Query i of sequence n stands at position q_position[n] + i and sees the keys of sequence n at
 // positions 0 .. q_position[n] + i. Positions count from the start of the sequence.
 struct Sequences {
@@ -58,6 +58,11 @@ struct Sequences {
   }
   std::int64_t total_queries() const { return count == 0 ? 0 : q_begin[count]; }
   std::int64_t total_keys() const { return count == 0 ? 0 : k_begin[count]; }
+  std::int64_t longest_keys() const {
+    std::int64_t longest = 0;
+    for (std::int64_t n = 0; n < count; ++n) longest = keys(n) > longest ? keys(n) : longest;
+    return longest;
+  }
 };
 
 // A selection: one bit for each (query, position), 32 positions a word, position 0 in bit 0 of word 0.

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kLesson = R"(
 Makes up stories (a small grammar; the same for the same --seed), trains a tiny standard model on them, then a tiny gsa
-model through its spans dense, warm-up and sparse on the same text for the same steps, and measures both: validation
+model through its phases dense, warm-up and sparse on the same text for the same steps, and measures both: validation
 loss, attention on the first token, gates, how many keys are read and how much attention they hold, and whether a word
 can be recalled that the text gave once, up to 500 tokens ago. What comes out is what was measured: the twin may win.
 
@@ -138,7 +138,7 @@ void add_demo(CLI::App& app, Run& run) {
       ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "of the CPU; default: one a core, which is the most")
-      ->check(whole_in(1, binding::kMostThreads));
+      ->check(whole_in(1, binding::kMaxThreads));
   command->add_option("-o,--output", options->output, "the folder of the report and the models")
       ->capture_default_str();
   command->callback([&run, options] { run = [options] { return run_demo(*options); }; });

@@ -34,7 +34,7 @@ void add_engine_options(CLI::App& command, EngineChoices& choices, const char* g
       ->check(positive_whole())
       ->group(group);
   command.add_option("--threads", choices.threads, "CPU threads; default: one a core, which is the most")
-      ->check(whole_in(1, binding::kMostThreads))
+      ->check(whole_in(1, binding::kMaxThreads))
       ->group(group);
 }
 

@@ -362,8 +362,7 @@ void add_eval(CLI::App& app, Run& run) {
   command->add_option("--data", options->data, "a dataset's folder (gsa tokenize makes one)")->group(kText);
   command->add_option("--text", options->text, "a text file, through the tokenizer in the model's folder")
       ->group(kText);
-  command
-      ->add_flag("--join", options->join, "read the dataset's documents end to end as one, for long windows")
+  command->add_flag("--join", options->join, "read the dataset's documents concatenated, for long windows")
       ->group(kText);
   command
       ->add_flag("--ignore-tokenizer", options->ignore_tokenizer,
@@ -424,7 +423,7 @@ void add_eval(CLI::App& app, Run& run) {
       ->capture_default_str()
       ->group(kHow);
   command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
-      ->check(whole_in(1, binding::kMostThreads))
+      ->check(whole_in(1, binding::kMaxThreads))
       ->group(kHow);
   const char* kOutput = "Output";
   command->add_option("--json", options->json, "all figures into this file; - prints them instead of tables")

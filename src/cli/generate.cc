@@ -142,10 +142,10 @@ std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& confi
   const std::int64_t wanted = options.generate.max_tokens, meant = config.max_positions;
   if (prompt + wanted <= meant || options.extend == 1) return wanted;
   const std::int64_t trained = config.trained_length(), factor = (prompt + wanted + trained - 1) / trained;
-  const std::string advice = factor * trained <= kMostDecodeLength
-                                 ? concat("--extend ", factor, " extends it to ", grouped(factor * trained))
-                                 : concat("--extend extends it to at most ", grouped(kMostDecodeLength),
-                                          ", with fewer --max-tokens");
+  const std::string advice =
+      factor * trained <= kMaxDecodeLength
+          ? concat("--extend ", factor, " extends it to ", grouped(factor * trained))
+          : concat("--extend extends it to at most ", grouped(kMaxDecodeLength), ", with fewer --max-tokens");
   if (prompt >= meant) {
     throw Error(concat("the prompt has ", grouped(prompt), " tokens; the model was trained at ",
                        grouped(config.trained_length()),
@@ -260,8 +260,8 @@ class Generator {
   void check_prompts(const nn::ModelConfig& config) const {
     const auto prompts = static_cast<std::int64_t>(prompts_.size());
     const std::int64_t samples = options_.generate.samples;
-    if (prompts * samples > kMostDecodeSequences) {
-      throw UsageError(concat("expected at most ", grouped(kMostDecodeSequences),
+    if (prompts * samples > kMaxDecodeSequences) {
+      throw UsageError(concat("expected at most ", grouped(kMaxDecodeSequences),
                               " texts (prompts times --samples), got ", grouped(prompts * samples), ": ",
                               grouped(prompts), prompts == 1 ? " prompt" : " prompts", " with --samples ",
                               samples));
@@ -398,7 +398,7 @@ void add_sampling_options(CLI::App& command, Options& options) {
     return command.add_option(name, value, text)->capture_default_str()->group(kGroup);
   };
   number("--max-tokens,-n", generate.max_tokens, "new tokens of a text at most; 0 only reads the prompt")
-      ->check(whole_in(0, kMostDecodeLength));
+      ->check(whole_in(0, kMaxDecodeLength));
   number("--temperature,-t", sampling.temperature, "below 1 surer, above 1 wilder; 0: the most likely token");
   number("--top-k", sampling.top_k, "of the k most likely tokens only; 0: all");
   number("--top-p", sampling.top_p, "of the fewest tokens that have this probability together; 1: all");
@@ -408,8 +408,8 @@ void add_sampling_options(CLI::App& command, Options& options) {
   number("--seed", sampling.seed, "of all draws")
       ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()));
   number("--samples", generate.samples,
-         concat("texts for each prompt; at most ", kMostDecodeSequences, " for all prompts together"))
-      ->check(whole_in(1, kMostDecodeSequences));
+         concat("texts for each prompt; at most ", kMaxDecodeSequences, " for all prompts together"))
+      ->check(whole_in(1, kMaxDecodeSequences));
   command
       .add_option("--stop", generate.stops,
                   "a text that ends it, not shown; any number of times; \\n is a line end")

@@ -209,7 +209,7 @@ class EngineSubject {
 
   Subject subject() {
     // On a CPU more at once saves nothing, and what is answered goes to the disk by batches.
-    const std::int64_t max_batch = engine_->options().device.is_cpu() ? 32 : kMostDecodeSequences;
+    const std::int64_t max_batch = engine_->options().device.is_cpu() ? 32 : kMaxDecodeSequences;
     return {.batch =
                 [this, max_batch](std::int64_t length) {
                   return std::min(max_batch, infer::fitting_sequences(*engine_, length));

@@ -1,4 +1,4 @@
-// gsa train: trains a language model through its spans.
+// gsa train: trains a language model through its phases.
 #include <csignal>
 #include <iostream>
 #include <memory>
@@ -27,8 +27,8 @@ struct Options {
 };
 
 constexpr const char* kLesson = R"(
-A run goes through up to three spans, any of which may have 0 steps:
-  dense    attention to everything; the model learns from the language-model loss, the indexer rests
+A run goes through up to three phases, any of which may have 0 steps:
+  dense    attention to everything; the model learns from the language-model loss, the indexer is frozen
   warmup   attention to everything; the indexer alone learns to predict it (its KL), the model is frozen
   sparse   the indexer selects; the model learns from the language-model loss, the indexer from its KL alone
 One schedule, one optimiser and one pass through the data lead through all of them. Systems without an indexer
@@ -46,9 +46,9 @@ Examples
   gsa tokenize book.txt --split blank-lines --output data/book
   gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
   gsa train runs/book/config.toml --resume
-  gsa train runs/book/config.toml --resume --set spans.sparse=400            more steps for a run that has ended
+  gsa train runs/book/config.toml --resume --set phases.sparse=400           more steps for a run that has ended
   gsa train --print-config >my.toml                                          every option, to be filled in
-  gsa train configs/tiny.toml --set model.system=standard --set spans.dense=300 --set spans.warmup=0 --set spans.sparse=0 ...
+  gsa train configs/tiny.toml --set model.system=standard --set phases.dense=300 --set phases.warmup=0 --set phases.sparse=0 ...
   gsa train next.toml --set model.from=runs/book
   gsa train configs/tiny.toml --set model.layers=6 --set model.d_model=192 --set model.index_head_size=32 ...
 
@@ -68,8 +68,8 @@ std::string introduction(Trainer& trainer) {
              grouped(nn::count_model(model).total()), " parameters, ", config.precision, " on ",
              trainer.device().str(), "\n", "data    ", config.data.train, ": ",
              grouped(trainer.dataset().tokens()), " tokens in ", grouped(trainer.dataset().documents()),
-             " documents\n", "steps   ", config.spans.dense, " dense, ", config.spans.warmup, " warm-up, ",
-             config.spans.sparse, " sparse; ", grouped(config.batch.tokens), " tokens each, rows of ",
+             " documents\n", "steps   ", config.phases.dense, " dense, ", config.phases.warmup, " warm-up, ",
+             config.phases.sparse, " sparse; ", grouped(config.batch.tokens), " tokens each, rows of ",
              grouped(config.data.length), "\n", "output  ", config.output.folder, "\n");
   if (config.device == "auto" && trainer.device().is_cpu() && torch::cuda::is_available()) {
     text += "note    there is a GPU, but this build has no CUDA operators: training on the CPU\n";
@@ -137,7 +137,7 @@ int train_model(const Options& options) {
 }  // namespace
 
 void add_train(CLI::App& app, Run& run) {
-  CLI::App* command = app.add_subcommand("train", "train a language model through its spans");
+  CLI::App* command = app.add_subcommand("train", "train a language model through its phases");
   command->footer(kLesson + options_help());
   auto options = std::make_shared<Options>();
   command->add_option("config", options->file,

@@ -128,7 +128,7 @@ void TrainDisplay::line(const std::string& text) {
 }
 
 void TrainDisplay::step(const StepReport& report) {
-  if (report.phase != phase_) layers_.clear();  // another span, other numbers
+  if (report.phase != phase_) layers_.clear();  // another phase, other numbers
   phase_ = report.phase;
   if (!report.layers.empty()) layers_ = report.layers;
   // The first step of a process pays for what later ones find ready.
@@ -183,7 +183,7 @@ std::string TrainDisplay::summary(const StepReport& report) const {
 }
 
 void TrainDisplay::record(const StepReport& report) {
-  OrderedJson json{{"kind", "step"}, {"step", report.step}, {"span", nn::name_of(report.phase)}};
+  OrderedJson json{{"kind", "step"}, {"step", report.step}, {"phase", nn::name_of(report.phase)}};
   train::Scalars scalars;
   const auto put = [&](const char* key, const std::string& tag, double value) {
     json[key] = value;

@@ -36,7 +36,7 @@ class TrainDisplay {
   std::optional<train::MetricsLog> log_;
   std::optional<train::TensorBoard> board_;
   nn::Phase phase_ = nn::Phase::dense;
-  std::vector<train::LayerStats> layers_;  // the last that were measured in this span
+  std::vector<train::LayerStats> layers_;  // the last that were measured in this phase
   double seconds_a_step_ = 0;              // smoothed
   std::int64_t steps_seen_ = 0;
 };

@@ -59,10 +59,10 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 // Where a rename has to go for a link to stay and the file that it names to be replaced.
 std::filesystem::path behind_links(std::filesystem::path path) {
-  constexpr int kMostLinks = 40;  // as many as Linux follows
+  constexpr int kMaxLinks = 40;  // as many as Linux follows
   std::error_code error;
   for (int links = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(path, error)); ++links) {
-    if (links == kMostLinks) system_failure(path, "follow its links", ELOOP);
+    if (links == kMaxLinks) system_failure(path, "follow its links", ELOOP);
     const std::filesystem::path next = std::filesystem::read_symlink(path, error);
     if (error) system_failure(path, "follow its links", error.value());
     path = folder_of(path) / next;

@@ -287,7 +287,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::set<std::string> names_;
 };
 
-// Sizes agree with shapes, and tensors lie end to end over exactly `available` bytes.
+// Sizes agree with shapes, and tensors are contiguous over exactly `available` bytes.
 void check_layout(const std::vector<StoredTensor>& tensors, std::int64_t available, const std::string& file) {
   std::int64_t position = 0;
   for (const StoredTensor& tensor : tensors) {

@@ -121,14 +121,14 @@ void DatasetWriter::end_document() {
 }
 
 void DatasetWriter::encode_waiting() {
-  // Short documents come by the thousand: a task is a stretch of them.
-  constexpr std::size_t kStretch = 64;
+  // Short documents come by the thousand: a task is a chunk of them.
+  constexpr std::size_t kChunk = 64;
   const std::size_t mean_bytes = waiting_bytes_ / std::max<std::size_t>(1, waiting_.size());
-  const std::size_t stretch = mean_bytes > 4096 ? 1 : kStretch;
-  const std::size_t tasks = (waiting_.size() + stretch - 1) / stretch;
+  const std::size_t chunk = mean_bytes > 4096 ? 1 : kChunk;
+  const std::size_t tasks = (waiting_.size() + chunk - 1) / chunk;
   parallel_.run(static_cast<std::int64_t>(tasks), [&](std::int64_t task, int) {
-    const std::size_t first = static_cast<std::size_t>(task) * stretch;
-    for (std::size_t i = first; i < std::min(waiting_.size(), first + stretch); ++i) {
+    const std::size_t first = static_cast<std::size_t>(task) * chunk;
+    for (std::size_t i = first; i < std::min(waiting_.size(), first + chunk); ++i) {
       tokenizer_.encode(waiting_[i].text, waiting_[i].ids);
     }
   });

@@ -1,5 +1,5 @@
 // Rows of a fixed number of tokens out of documents: documents come in a shuffled order that follows from
-// (seed, epoch) alone, are laid end to end and cut where a row is full. Within a row each piece of a document
+// (seed, epoch) alone, are packed and cut where a row is full. Within a row each piece of a document
 // is a sequence of its own: nothing attends across a boundary, and the last token of a piece predicts the
 // token that follows in its document, if there is one.
 #pragma once

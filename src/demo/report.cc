@@ -313,7 +313,7 @@ std::string commands(const Results& r, const std::string& program) {
           "# talk to the model that was trained here\n", program, " generate ", folder,
           " --prompt 'Story: ", q.needle, " ", q.question, "'\n", "# measure it again, with plots\n", program,
           " eval ", folder, " --data ", data, "\n", "# what would the paper's model cost at 128K?\n", program,
-          " inspect --preset paper-1.7b --length 131072\n", "# the same spans on a text of yours\n", program,
+          " inspect --preset paper-1.7b --length 131072\n", "# the same phases on a text of yours\n", program,
           " tokenize book.txt --split blank-lines --output data/book\n", program,
           " train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book\n",
           "# this demo, longer\n", program, " demo --minutes 15")),

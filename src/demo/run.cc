@@ -99,10 +99,11 @@ class Demo {
     write_stories(validation(), *tokenizer_, options_.seed + 1, kValidationStories);
     progress("making up stories", "how fast is this machine?");
     measure_pace();
-    spans_ = spans_of(options_.minutes ? steps_within(seconds_for_steps() / kSlower, pace_) : options_.steps);
-    events_.say(concat(spans_.steps(), " steps for each model, about ", time_text(expected_seconds()),
+    phases_ =
+        phases_of(options_.minutes ? steps_within(seconds_for_steps() / kSlower, pace_) : options_.steps);
+    events_.say(concat(phases_.steps(), " steps for each model, about ", time_text(expected_seconds()),
                        " on this machine as it is now"));
-    write_stories(train_data(), *tokenizer_, options_.seed + 2, spans_.steps() * kBatchTokens / kLength);
+    write_stories(train_data(), *tokenizer_, options_.seed + 2, phases_.steps() * kBatchTokens / kLength);
     needles_ = make_needles(*tokenizer_, options_.seed + 3, options_.questions);
     describe();
     train("standard", results_.standard);
@@ -116,7 +117,7 @@ class Demo {
   std::filesystem::path validation() const { return options_.output / "data" / "validation"; }
   std::filesystem::path train_data() const { return options_.output / "data" / "train"; }
 
-  train::TrainConfig train_config(const std::string& system, const Spans& spans,
+  train::TrainConfig train_config(const std::string& system, const Phases& phases,
                                   const std::filesystem::path& data,
                                   const std::filesystem::path& folder) const {
     train::TrainConfig config;
@@ -126,15 +127,15 @@ class Demo {
     config.data.length = kLength;
     config.data.seed = static_cast<std::int64_t>(options_.seed);
     const bool sparse = system == "gsa";
-    config.spans.dense = sparse ? spans.dense : spans.steps();
-    config.spans.warmup = sparse ? spans.warmup : 0;
-    config.spans.sparse = sparse ? spans.sparse : 0;
+    config.phases.dense = sparse ? phases.dense : phases.steps();
+    config.phases.warmup = sparse ? phases.warmup : 0;
+    config.phases.sparse = sparse ? phases.sparse : 0;
     config.batch.tokens = kBatchTokens;
     config.batch.rows = kBatchTokens / kLength;
     config.kl_share = kKlShare;
     config.optimizer.lr = kLearningRate;
     config.optimizer.schedule = "wsd";
-    config.optimizer.decay_steps = spans.steps() / 5;
+    config.optimizer.decay_steps = phases.steps() / 5;
     config.output.folder = folder.string();
     config.output.save_every = 0;
     config.output.tensorboard = false;
@@ -154,12 +155,12 @@ class Demo {
     const std::filesystem::path folder = options_.output / "pace";
     for (const std::string system : {"standard", "gsa"}) {
       const bool gsa = system == "gsa";
-      const Spans spans{kTrialSteps, gsa ? kTrialSteps : 0, gsa ? kTrialSteps : 0};
+      const Phases phases{kTrialSteps, gsa ? kTrialSteps : 0, gsa ? kTrialSteps : 0};
       train::TrainEvents watch;
       watch.step = [&](const train::StepReport& report) {
         Pace::take(pace_of(gsa, report.phase), report.seconds);
       };
-      train::Trainer trainer(train_config(system, spans, validation(), folder / system), false, watch);
+      train::Trainer trainer(train_config(system, phases, validation(), folder / system), false, watch);
       if (!trainer.run(events_.stop)) throw Stopped();
     }
     std::filesystem::remove_all(folder);
@@ -177,7 +178,7 @@ class Demo {
 
   // Until the end, of what is left.
   double expected_seconds() const {
-    return pace_.seconds(spans_, standard_done_, gsa_done_) * kSlower +
+    return pace_.seconds(phases_, standard_done_, gsa_done_) * kSlower +
            evaluation_seconds() * (2 - evaluated_);
   }
 
@@ -187,13 +188,13 @@ class Demo {
     s.threads = torch::get_num_threads();
     s.processor = processor();
     s.vocabulary = tokenizer_->vocab_size();
-    s.train_tokens = spans_.steps() * kBatchTokens;
+    s.train_tokens = phases_.steps() * kBatchTokens;
     s.validation_tokens = kValidationStories * kLength;
     s.length = kLength;
     s.batch_tokens = kBatchTokens;
-    s.dense = spans_.dense;
-    s.warmup = spans_.warmup;
-    s.sparse = spans_.sparse;
+    s.dense = phases_.dense;
+    s.warmup = phases_.warmup;
+    s.sparse = phases_.sparse;
     s.learning_rate = kLearningRate;
     s.mean_visible = static_cast<double>(kLength + 1) / 2;
     results_.chance = 1.0 / data::Stories::kChoices;
@@ -206,9 +207,9 @@ class Demo {
   }
 
   void train(const std::string& system, ModelResults& out) {
-    train::TrainConfig config = train_config(system, spans_, train_data(), options_.output / system);
+    train::TrainConfig config = train_config(system, phases_, train_data(), options_.output / system);
     config.data.validation = validation().string();
-    config.output.validate_every = std::max<std::int64_t>(1, spans_.steps() / 10);
+    config.output.validate_every = std::max<std::int64_t>(1, phases_.steps() / 10);
     config.output.validation_tokens = 8 * kLength;
     train::TrainEvents watch;
     watch.step = [&](const train::StepReport& report) { take(report, out); };
@@ -257,7 +258,7 @@ class Demo {
     const double kl = std::accumulate(report.kl.begin(), report.kl.end(), 0.0) /
                       static_cast<double>(std::max<std::size_t>(1, report.kl.size()));
     progress(gsa ? concat("gsa, ", nn::name_of(report.phase)) : "standard",
-             concat("step ", report.step, "/", spans_.steps(), "  ",
+             concat("step ", report.step, "/", phases_.steps(), "  ",
                     report.loss ? "loss " + fixed(*report.loss, 3) : "KL " + fixed(kl, 3)));
   }
 
@@ -330,7 +331,7 @@ class Demo {
   void progress(const std::string& what, const std::string& detail) {
     const double done = seconds_since(start_);
     // Before the pace is known nothing can be said.
-    const double total = spans_.steps() == 0 ? 0 : done + expected_seconds();
+    const double total = phases_.steps() == 0 ? 0 : done + expected_seconds();
     events_.progress(
         {.what = what, .done = std::llround(10 * done), .total = std::llround(10 * total), .detail = detail});
   }
@@ -340,7 +341,7 @@ class Demo {
   Clock::time_point start_ = Clock::now();
   std::unique_ptr<data::Tokenizer> tokenizer_;
   Pace pace_;
-  Spans spans_;
+  Phases phases_;
   std::int64_t standard_done_ = 0, gsa_done_ = 0;
   double evaluated_ = 0;
   Needles needles_;

@@ -1,5 +1,5 @@
-// The demo: a tiny gsa model through its spans and its standard twin, trained on the same made-up stories for
-// the same steps, then measured side by side. No torch header.
+// The demo: a tiny gsa model through its phases and its standard twin, trained on the same made-up stories
+// for the same steps, then measured side by side. No torch header.
 #pragma once
 
 #include <cstdint>

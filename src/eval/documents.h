@@ -34,7 +34,7 @@ class Documents {
 
 enum class Joining {
   none,  // a document is a text of its own
-  all,   // documents end to end are one text, so that windows longer than a document are full
+  all,   // documents are concatenated to one text, so that windows longer than a document are full
 };
 
 // A folder that `gsa tokenize` made; ids are read from its mapped files as they are wanted.

@@ -9,7 +9,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr std::int64_t kAlign = kTiles.back();  // stretches begin where every kind of tile does
+constexpr std::int64_t kAlign = kTiles.back();  // chunks begin where every kind of tile does
 
 }  // namespace
 
@@ -26,13 +26,13 @@ Tensor mask_words(std::int64_t begin, const QueryRun& run, const ops::IndexerInp
 }
 
 MaskFacts read_masks(const Tensor& starts, const ops::IndexerInputs& indexer, const SelectionRows& rows,
-                     std::int64_t stretch_words) {
+                     std::int64_t chunk_words) {
   const auto bounds = starts.accessor<std::int64_t, 1>();
   MaskFacts facts;
   facts.has_first = torch::zeros({rows.k_t.size(0)}, rows.k_t.options().dtype(at::kBool));
   for (std::int64_t n = 0; n + 1 < bounds.size(0); ++n) {
     const std::int64_t begin = bounds[n], length = bounds[n + 1] - begin;
-    const std::int64_t fitting = stretch_words / ((length + 31) / 32 + 1) / kAlign * kAlign;
+    const std::int64_t fitting = chunk_words / ((length + 31) / 32 + 1) / kAlign * kAlign;
     const std::int64_t step = std::max(kAlign, fitting);
     for (std::int64_t first = 0; first < length; first += step) {
       const std::int64_t count = std::min(step, length - first);

@@ -1,4 +1,4 @@
-// What statistics need to know of a selection's bit mask. Masks are rebuilt from thresholds for a stretch of
+// What statistics need to know of a selection's bit mask. Masks are rebuilt from thresholds for a chunk of
 // queries at a time, so memory stays linear in the length.
 #pragma once
 
@@ -45,9 +45,9 @@ struct QueryRun {
 at::Tensor mask_words(std::int64_t begin, const QueryRun& run, const ops::IndexerInputs& indexer,
                       const SelectionRows& rows);
 
-// stretch_words: of mask that exist at a time, 4 bytes each; there is room for 64 queries whatever it says.
+// chunk_words: of mask that exist at a time, 4 bytes each; there is room for 64 queries whatever it says.
 MaskFacts read_masks(const at::Tensor& starts, const ops::IndexerInputs& indexer, const SelectionRows& rows,
-                     std::int64_t stretch_words = 16 << 20);
+                     std::int64_t chunk_words = 16 << 20);
 
 // Keys that each query sees, int64 [T] on the device: its position in its sequence, and itself.
 at::Tensor visible_keys(const at::Tensor& starts, const at::Device& device);

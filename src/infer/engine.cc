@@ -72,15 +72,15 @@ Tensor log_probs_of(const Tensor& logits, const Tensor& targets) {
 }
 
 // Part of a prompt in a pass.
-struct Piece {
+struct PromptChunk {
   std::size_t prompt = 0;
   std::int64_t offset = 0, count = 0;  // in the prompt's tokens
 };
 
 // The prompts, cut into passes of at most `chunk` tokens.
-std::vector<std::vector<Piece>> cut(std::span<const Prompt> prompts, const std::vector<std::size_t>& chosen,
-                                    std::int64_t chunk) {
-  std::vector<std::vector<Piece>> passes;
+std::vector<std::vector<PromptChunk>> cut(std::span<const Prompt> prompts,
+                                          const std::vector<std::size_t>& chosen, std::int64_t chunk) {
+  std::vector<std::vector<PromptChunk>> passes;
   std::int64_t room = 0;
   for (const std::size_t i : chosen) {
     const auto size = static_cast<std::int64_t>(prompts[i].tokens.size());
@@ -142,11 +142,11 @@ class Engine::Impl {
     const nn::ModelConfig& config = network_.weights().config;
     return network_.weights().selects && length >= config.attention.dense_below;
   }
-  Pass make_pass(const std::vector<Piece>& pieces, std::span<const Prompt> prompts, bool sparse) const;
+  Pass make_pass(const std::vector<PromptChunk>& chunks, std::span<const Prompt> prompts, bool sparse) const;
   PagedPart make_part(const std::vector<std::pair<const Sequence*, std::int64_t>>& ends,
                       std::int64_t queries) const;
   Tensor run(const Pass& pass);
-  void add_log_probs(const Tensor& residual, const std::vector<Piece>& pieces,
+  void add_log_probs(const Tensor& residual, const std::vector<PromptChunk>& chunks,
                      std::span<const Prompt> prompts, std::vector<std::vector<Tensor>>& parts) const;
   Tensor decode_alike(std::span<const Step> steps, const std::vector<std::size_t>& chosen, bool sparse);
 
@@ -203,41 +203,41 @@ PagedPart Engine::Impl::make_part(const std::vector<std::pair<const Sequence*, s
   return part;
 }
 
-Pass Engine::Impl::make_pass(const std::vector<Piece>& pieces, std::span<const Prompt> prompts,
+Pass Engine::Impl::make_pass(const std::vector<PromptChunk>& chunks, std::span<const Prompt> prompts,
                              bool sparse) const {
   std::vector<std::int64_t> tokens, positions, slots, key_slots, starts_q = {0}, starts_k = {0};
   std::vector<std::pair<const Sequence*, std::int64_t>> ends;  // sequence, keys after the pass
   bool alike = true;
-  for (const Piece& piece : pieces) {
-    const Prompt& prompt = prompts[piece.prompt];
+  for (const PromptChunk& chunk : chunks) {
+    const Prompt& prompt = prompts[chunk.prompt];
     const std::int64_t begin = prompt.sequence->length();
     const auto part =
-        prompt.tokens.subspan(static_cast<std::size_t>(piece.offset), static_cast<std::size_t>(piece.count));
+        prompt.tokens.subspan(static_cast<std::size_t>(chunk.offset), static_cast<std::size_t>(chunk.count));
     tokens.insert(tokens.end(), part.begin(), part.end());
-    for (std::int64_t i = 0; i < piece.count; ++i) positions.push_back(begin + i);
-    cache_.slots(*prompt.sequence, begin, piece.count, slots);
-    ends.emplace_back(prompt.sequence, begin + piece.count);
-    starts_q.push_back(starts_q.back() + piece.count);
+    for (std::int64_t i = 0; i < chunk.count; ++i) positions.push_back(begin + i);
+    cache_.slots(*prompt.sequence, begin, chunk.count, slots);
+    ends.emplace_back(prompt.sequence, begin + chunk.count);
+    starts_q.push_back(starts_q.back() + chunk.count);
     starts_k.push_back(starts_k.back() + ends.back().second);
-    alike = alike && piece.count == pieces.front().count;
+    alike = alike && chunk.count == chunks.front().count;
   }
   Pass pass;
   pass.sparse = sparse;
   pass.tokens = to_device(tokens, options_.device);
   pass.positions = to_device(positions, options_.device);
   pass.slots = to_device(slots, options_.device);
-  if (alike && (options_.device.is_cpu() || pieces.front().count <= kQueriesGpu)) {
-    pass.parts = {make_part(ends, pieces.front().count)};
+  if (alike && (options_.device.is_cpu() || chunks.front().count <= kQueriesGpu)) {
+    pass.parts = {make_part(ends, chunks.front().count)};
   } else if (options_.device.is_cpu()) {
-    for (std::size_t i = 0; i < pieces.size(); ++i)
-      pass.parts.push_back(make_part({ends[i]}, pieces[i].count));
+    for (std::size_t i = 0; i < chunks.size(); ++i)
+      pass.parts.push_back(make_part({ends[i]}, chunks[i].count));
   } else {
     for (const auto& [sequence, length] : ends) cache_.slots(*sequence, 0, length, key_slots);
     pass.key_slots = to_device(key_slots, options_.device);
     pass.starts_q = to_device(starts_q, at::kCPU);
     pass.starts_k = to_device(starts_k, at::kCPU);
     pass.whole.starts = pass.starts_q;
-    pass.whole.common_length = alike ? pieces.front().count : 0;
+    pass.whole.common_length = alike ? chunks.front().count : 0;
   }
   return pass;
 }
@@ -248,23 +248,23 @@ Tensor Engine::Impl::run(const Pass& pass) {
 }
 
 // Logits of row i speak of token i + 1 of the prompt.
-void Engine::Impl::add_log_probs(const Tensor& residual, const std::vector<Piece>& pieces,
+void Engine::Impl::add_log_probs(const Tensor& residual, const std::vector<PromptChunk>& chunks,
                                  std::span<const Prompt> prompts,
                                  std::vector<std::vector<Tensor>>& parts) const {
   const std::int64_t step = std::max<std::int64_t>(kLogitsAtOnce / network_.weights().config.vocab_size, 1);
   std::int64_t row = 0;
-  for (const Piece& piece : pieces) {
-    const auto tokens = prompts[piece.prompt].tokens;
+  for (const PromptChunk& chunk : chunks) {
+    const auto tokens = prompts[chunk.prompt].tokens;
     const std::int64_t last = static_cast<std::int64_t>(tokens.size()) - 1;
-    const std::int64_t end = std::min(piece.offset + piece.count, last);
-    for (std::int64_t at = piece.offset; at < end; at += step) {
+    const std::int64_t end = std::min(chunk.offset + chunk.count, last);
+    for (std::int64_t at = chunk.offset; at < end; at += step) {
       const std::int64_t count = std::min(step, end - at);
       const auto next = tokens.subspan(static_cast<std::size_t>(at + 1), static_cast<std::size_t>(count));
-      const Tensor logits = network_.logits(residual.narrow(0, row + at - piece.offset, count));
-      parts[piece.prompt].push_back(
+      const Tensor logits = network_.logits(residual.narrow(0, row + at - chunk.offset, count));
+      parts[chunk.prompt].push_back(
           log_probs_of(logits, to_device({next.begin(), next.end()}, options_.device)));
     }
-    row += piece.count;
+    row += chunk.count;
   }
 }
 
@@ -282,20 +282,20 @@ PrefillResult Engine::Impl::prefill(std::span<const Prompt> prompts, const Prefi
   std::vector<std::vector<Tensor>> log_probs(prompts.size());
   PrefillResult result;
   for (const bool sparse : {false, true}) {
-    for (const std::vector<Piece>& pieces : cut(prompts, kinds[sparse ? 1 : 0], *options_.chunk)) {
-      const Tensor residual = run(make_pass(pieces, prompts, sparse));
-      if (options.log_probs) add_log_probs(residual, pieces, prompts, log_probs);
+    for (const std::vector<PromptChunk>& chunks : cut(prompts, kinds[sparse ? 1 : 0], *options_.chunk)) {
+      const Tensor residual = run(make_pass(chunks, prompts, sparse));
+      if (options.log_probs) add_log_probs(residual, chunks, prompts, log_probs);
       std::int64_t row = 0;
-      for (const Piece& piece : pieces) {
-        const Prompt& prompt = prompts[piece.prompt];
+      for (const PromptChunk& chunk : chunks) {
+        const Prompt& prompt = prompts[chunk.prompt];
         if (options.all_logits) {
-          rows[piece.prompt].push_back(network_.logits(residual.narrow(0, row, piece.count)));
-        } else if (piece.offset + piece.count == static_cast<std::int64_t>(prompt.tokens.size())) {
-          rows[piece.prompt].push_back(residual.narrow(0, row + piece.count - 1, 1).clone());
+          rows[chunk.prompt].push_back(network_.logits(residual.narrow(0, row, chunk.count)));
+        } else if (chunk.offset + chunk.count == static_cast<std::int64_t>(prompt.tokens.size())) {
+          rows[chunk.prompt].push_back(residual.narrow(0, row + chunk.count - 1, 1).clone());
         }
-        cache_.append(*prompt.sequence, prompt.tokens.subspan(static_cast<std::size_t>(piece.offset),
-                                                              static_cast<std::size_t>(piece.count)));
-        row += piece.count;
+        cache_.append(*prompt.sequence, prompt.tokens.subspan(static_cast<std::size_t>(chunk.offset),
+                                                              static_cast<std::size_t>(chunk.count)));
+        row += chunk.count;
       }
       done += row;
       if (options.progress && !options.progress(done, total) && done < total) {
@@ -331,13 +331,13 @@ Tensor Engine::Impl::decode_alike(std::span<const Step> steps, const std::vector
     return graphs_->run(rows, sparse);
   }
   std::vector<Prompt> prompts;
-  std::vector<Piece> pieces;
+  std::vector<PromptChunk> chunks;
   for (std::size_t n = 0; n < chosen.size(); ++n) {
     const Step& step = steps[chosen[n]];
     prompts.push_back({step.sequence, {&step.token, 1}});
-    pieces.push_back({n, 0, 1});
+    chunks.push_back({n, 0, 1});
   }
-  return network_.logits(run(make_pass(pieces, prompts, sparse)));
+  return network_.logits(run(make_pass(chunks, prompts, sparse)));
 }
 
 Tensor Engine::Impl::decode(std::span<const Step> steps) {

@@ -30,7 +30,7 @@ struct EngineOptions {
   // Of weights, activations and cache. Absent: that of the model's weights. On a GPU bfloat16 or float16.
   std::optional<at::ScalarType> dtype = std::nullopt;
   at::Device device = at::kCPU;
-  // dense: every visible key, as in the dense span of training. Absent: as the model is configured.
+  // dense: every visible key, as in the dense phase of training. Absent: as the model is configured.
   std::optional<nn::Phase> phase = std::nullopt;
 
   std::int64_t page_size = 64;                             // positions a page: a power of two, 8 .. 1024
@@ -50,7 +50,7 @@ struct Prompt {
 
 struct PrefillOptions {
   bool all_logits = false;  // of every token, not of each prompt's last one
-  bool log_probs = false;   // of each prompt's own tokens; logits exist for a stretch of tokens at a time
+  bool log_probs = false;   // of each prompt's own tokens; logits exist for a chunk of tokens at a time
   // Called after each pass with tokens done and tokens in all; false stops there.
   std::function<bool(std::int64_t done, std::int64_t total)> progress = nullptr;
 };

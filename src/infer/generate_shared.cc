@@ -29,7 +29,7 @@ std::int64_t fitting_sequences(Engine& engine, std::int64_t tokens) {
   const std::int64_t one = (tokens + page - 1) / page * page;
   const std::int64_t room = engine.cache().room();
   if (room < one) return 0;
-  return std::clamp<std::int64_t>(room / (one + page), 1, kMostDecodeSequences);
+  return std::clamp<std::int64_t>(room / (one + page), 1, kMaxDecodeSequences);
 }
 
 GenerateResult generate_shared(Engine& engine, const data::Tokenizer& tokenizer,

@@ -43,13 +43,13 @@ Network::Tables Network::tables(const Tensor& positions) const {
   return tables;
 }
 
-// Where few_linear serves all products of a layer and the one behind them, a step is a chain of kernels that
-// fetch their weights ahead of their inputs.
-bool Network::few_linear_serves(std::int64_t tokens) const {
+// Where skinny_linear serves all products of a layer and the one behind them, a step is a chain of kernels
+// that fetch their weights ahead of their inputs.
+bool Network::skinny_linear_serves(std::int64_t tokens) const {
   const nn::AttentionConfig& config = weights_.config.attention;
   const auto serves = [&](std::int64_t size, bool norm) {
-    return ops::few_linear_serves(weights_.embedding.device(), weights_.embedding.scalar_type(), tokens, size,
-                                  norm);
+    return ops::skinny_linear_serves(weights_.embedding.device(), weights_.embedding.scalar_type(), tokens,
+                                     size, norm);
   };
   return serves(config.d_model, true) && serves(config.heads * config.head_size, false) &&
          serves(weights_.config.intermediate, false);
@@ -167,7 +167,7 @@ Network::Attended Network::attend_rows(std::int64_t n, const Inputs& inputs, con
 Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tensor>& key_sum) const {
   const double eps = weights_.config.rms_eps;
   const std::int64_t tokens = pass.tokens.size(0);
-  const bool few = few_linear_serves(tokens);
+  const bool skinny = skinny_linear_serves(tokens);
   const Tables tables = this->tables(pass.positions);
   Tensor x = at::embedding(weights_.embedding, pass.tokens);
   ops::OptTensor branch;  // what is still to be added to x: the next norm does it. Not where rows are few
@@ -183,28 +183,28 @@ Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tens
     if (layer.input_bias.defined()) bias = layer.input_bias;
     Tensor attended;
     {
-      const Tensor product = few ? ops::few_linear({.x = x,
-                                                    .weight = layer.input,
-                                                    .norm = layer.input_norm,
-                                                    .bias = bias,
-                                                    .eps = eps,
-                                                    .settled = true})
-                                 : at::linear(normed(layer.input_norm), layer.input, bias);
+      const Tensor product = skinny ? ops::skinny_linear({.x = x,
+                                                          .weight = layer.input,
+                                                          .norm = layer.input_norm,
+                                                          .bias = bias,
+                                                          .eps = eps,
+                                                          .settled = true})
+                                    : at::linear(normed(layer.input_norm), layer.input, bias);
       const Inputs inputs = project(index, product, tables, pass, cache);
       const Attended result = pass.parts.empty() ? attend_rows(index, inputs, pass, cache)
                                                  : attend_pages(index, inputs, pass, cache);
       if (key_sum) key_sum->add_(result.k_t.sum(at::kLong));
       attended = result.out.reshape({tokens, -1});
     }
-    if (few) {
-      x = ops::few_linear({.x = attended, .weight = layer.output, .residual = x, .settled = true});
-      const Tensor hidden = ops::few_linear({.x = x,
-                                             .weight = layer.gate_up,
-                                             .norm = layer.post_norm,
-                                             .eps = eps,
-                                             .swiglu = true,
-                                             .settled = true});
-      x = ops::few_linear({.x = hidden, .weight = layer.down, .residual = x, .settled = true});
+    if (skinny) {
+      x = ops::skinny_linear({.x = attended, .weight = layer.output, .residual = x, .settled = true});
+      const Tensor hidden = ops::skinny_linear({.x = x,
+                                                .weight = layer.gate_up,
+                                                .norm = layer.post_norm,
+                                                .eps = eps,
+                                                .swiglu = true,
+                                                .settled = true});
+      x = ops::skinny_linear({.x = hidden, .weight = layer.down, .residual = x, .settled = true});
     } else {
       branch = at::linear(attended, layer.output);
       const Tensor hidden = normed(layer.post_norm);
@@ -216,12 +216,12 @@ Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tens
 
 Tensor Network::logits(const Tensor& residual) const {
   const double eps = weights_.config.rms_eps;
-  const Tensor logits = few_linear_serves(residual.size(0))
-                            ? ops::few_linear({.x = residual,
-                                               .weight = weights_.output,
-                                               .norm = weights_.norm,
-                                               .eps = eps,
-                                               .settled = true})
+  const Tensor logits = skinny_linear_serves(residual.size(0))
+                            ? ops::skinny_linear({.x = residual,
+                                                  .weight = weights_.output,
+                                                  .norm = weights_.norm,
+                                                  .eps = eps,
+                                                  .settled = true})
                             : at::linear(ops::rms_norm(residual, {}, weights_.norm, eps).y, weights_.output);
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }

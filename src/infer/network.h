@@ -29,7 +29,7 @@ struct Pass {
   bool sparse = false;                  // false: every visible key
 
   std::vector<PagedPart> parts;  // in the order of the rows. Empty: keys are copied out of their pages first,
-  at::Tensor key_slots;          // int64 [keys]: those of all sequences, end to end
+  at::Tensor key_slots;          // int64 [keys]: those of all sequences, packed
   at::Tensor starts_q, starts_k;  // int64 [sequences + 1], on the CPU
   nn::SequenceGroup whole;        // the sequences, for where no token of them was there before
 };
@@ -53,7 +53,7 @@ class Network {
   };
   struct Inputs;
   Tables tables(const at::Tensor& positions) const;
-  bool few_linear_serves(std::int64_t tokens) const;
+  bool skinny_linear_serves(std::int64_t tokens) const;
   // product: of the layer's normed input with LayerWeights::input.
   Inputs project(std::int64_t n, const at::Tensor& product, const Tables& tables, const Pass& pass,
                  const Cache& cache) const;

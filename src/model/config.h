@@ -21,8 +21,8 @@ const char* name_of(BudgetMode mode);
 struct YarnConfig {
   double factor = 1;  // new length / original length
   std::int64_t original_length = 4096;
-  double beta_fast = 32;  // dimensions that turn more often than this keep their frequency
-  double beta_slow = 1;   // those that turn less often are interpolated entirely
+  double beta_fast = 32;  // dimensions that rotate more often than this keep their frequency
+  double beta_slow = 1;   // those that rotate less often are interpolated entirely
   // Multiplies rotated queries and keys. Absent: 0.1 ln(factor) + 1.
   std::optional<double> attention_factor = std::nullopt;
 };
@@ -65,7 +65,7 @@ struct AttentionConfig {
   std::int64_t d_model = 4096;
   std::int64_t heads = 32;
   std::int64_t kv_heads = 8;
-  std::int64_t head_size = 128;  // 2 .. 256, even (RoPE turns pairs)
+  std::int64_t head_size = 128;  // 2 .. 256, even (RoPE rotates pairs)
 
   bool sparse = true;     // false: no indexer, dense causal attention
   IndexerConfig indexer;  // not read when sparse is false, nor is budget

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "gsa/error.h"
+#include "gsa/tensor_view.h"
+#include "kernels/attention/kept_mask.h"
 
 namespace gsa::nn {
 namespace {
@@ -194,12 +196,12 @@ std::int64_t layer_numbers(const ModelConfig& config) {
   return count;
 }
 
-// Of the mask that a layer keeps for a token (nn/attention.cc: keeps_mask).
+// Of the mask that a layer keeps for a token.
 static std::int64_t mask_bytes(const ModelConfig& config, const TrainingMemoryOptions& options) {
   const AttentionConfig& a = config.attention;
-  const std::int64_t bytes = (options.length + 31) / 32 * 4;
-  const std::int64_t limit = 4 * a.heads * a.head_size * static_cast<std::int64_t>(size_of(options.dtype));
-  return a.sparse && bytes <= limit ? bytes : 0;
+  const std::int64_t words = mask_words(options.length);
+  const std::int64_t query_bytes = a.heads * a.head_size * static_cast<std::int64_t>(size_of(options.dtype));
+  return a.sparse && mask_is_affordable(words, query_bytes) ? 4 * words : 0;
 }
 
 MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options) {

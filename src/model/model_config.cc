@@ -201,13 +201,13 @@ void extend(ModelConfig& config, double factor) {
 }
 
 void ModelConfig::validate() const {
-  constexpr std::int64_t kMost = INT32_MAX;
+  constexpr std::int64_t kMax = INT32_MAX;
   attention.validate();
-  require_range("vocab_size", vocab_size, 1, kMost);
+  require_range("vocab_size", vocab_size, 1, kMax);
   require_range("layers", layers, 1, 65536);
-  require_range("intermediate", intermediate, 1, kMost);
-  require_range("max_positions", max_positions, 1, kMost);  // kernels count positions in 32 bits
-  require_range("attention.d_model", attention.d_model, 1, kMost);
+  require_range("intermediate", intermediate, 1, kMax);
+  require_range("max_positions", max_positions, 1, kMax);  // kernels count positions in 32 bits
+  require_range("attention.d_model", attention.d_model, 1, kMax);
   // A file may say anything; counts of parameters and bytes stay exact below this.
   const double width = static_cast<double>(attention.d_model);
   const double per_layer = width * (3 * static_cast<double>(intermediate) +

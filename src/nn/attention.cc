@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "gsa/error.h"
 #include "gsa/tensor_view.h"
+#include "kernels/attention/kept_mask.h"
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
 #include "torch/ops.h"
@@ -57,7 +58,7 @@ Tensor gather(const std::vector<SequenceGroup>& groups, const std::vector<GroupR
 
 struct GroupInputs {
   Tensor q, k, v;                             // packed, rotated, gated
-  std::optional<ops::IndexerInputs> indexer;  // absent where the indexer rests
+  std::optional<ops::IndexerInputs> indexer;  // absent where the indexer is frozen
 };
 
 ops::IndexerInputs take(const SequenceGroup& group, ops::IndexerInputs inputs) {
@@ -115,14 +116,12 @@ Tensor lost_mass(const Tensor& sparse_lse, const Tensor& dense_lse) {
   return torch::where(dense_lse == 0, 0.0, lost).mean(-1).sum();
 }
 
-// Who wants the mask again, which is the backward pass and the indexer's loss, would have to rebuild it from
-// thresholds: at 128K a fifth of the layer's time. It is kept where it takes no more memory than q, out and
-// their gradients, which are there in the backward pass anyway.
+// Whether somebody wants the mask once more, and it is worth its memory.
 bool keeps_mask(const SequenceGroup& group, const Tensor& q, const Tensor& k, const Tensor& v, bool want_kl) {
   const bool backward =
       at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
-  const std::int64_t word = sizeof(std::int32_t), element = static_cast<std::int64_t>(q.element_size());
-  return (backward || want_kl) && mask_words(group.longest) * word <= 4 * q.size(1) * q.size(2) * element;
+  const std::int64_t query_bytes = q.size(1) * q.size(2) * static_cast<std::int64_t>(q.element_size());
+  return (backward || want_kl) && mask_is_affordable(mask_words(group.longest), query_bytes);
 }
 
 GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, const Indexer& indexer,
@@ -247,7 +246,7 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
     bad_argument(kOp, "phase", "dense for a layer without an indexer", name_of(phase));
   }
   if (options.want_kl && phase == Phase::dense) {
-    bad_argument(kOp, "want_kl", "false in the dense phase, where the indexer rests", "true");
+    bad_argument(kOp, "want_kl", "false in the dense phase, where the indexer is frozen", "true");
   }
   name_of(options.kl_support);
   if (options.want_kl && sample_parts(options) > 1 && phase == Phase::sparse &&

@@ -16,8 +16,8 @@ using torch::autograd::variable_list;
 
 constexpr const char* kOp = "nn::cross_entropy_sum";
 
-// Tokens a stretch: enough to keep the matrix product busy, few enough to keep logits small.
-std::int64_t rows_of_stretch(const Tensor& hidden, std::int64_t vocabulary) {
+// Tokens a chunk: enough to keep the matrix product busy, few enough to keep logits small.
+std::int64_t rows_of_chunk(const Tensor& hidden, std::int64_t vocabulary) {
   const std::int64_t bytes = hidden.is_cuda() ? std::int64_t{1} << 30 : std::int64_t{1} << 26;
   return std::max<std::int64_t>(16, bytes / (hidden.element_size() * vocabulary));
 }
@@ -33,22 +33,22 @@ void add_product(Tensor& sum, const Tensor& a, const Tensor& b) {
   }
 }
 
-struct Stretches {
+struct Chunks {
   Tensor sum;              // float64, 0-dim
   Tensor hidden_gradient;  // of the sum; undefined where not wanted, like the next
   Tensor weight_gradient;
 };
 
-Stretches run(const Tensor& hidden, const Tensor& weight, const Tensor& targets, bool want_hidden,
-              bool want_weight) {
+Chunks run(const Tensor& hidden, const Tensor& weight, const Tensor& targets, bool want_hidden,
+           bool want_weight) {
   const std::int64_t tokens = hidden.size(0), vocabulary = weight.size(0);
   const at::ScalarType real = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  Stretches result;
+  Chunks result;
   result.sum = torch::zeros({}, hidden.options().dtype(at::kDouble));
   if (want_hidden) result.hidden_gradient = torch::empty_like(hidden);
   if (want_weight) result.weight_gradient = torch::zeros(weight.sizes(), weight.options().dtype(real));
 
-  const std::int64_t step = rows_of_stretch(hidden, vocabulary);
+  const std::int64_t step = rows_of_chunk(hidden, vocabulary);
   for (std::int64_t begin = 0; begin < tokens; begin += step) {
     const std::int64_t rows = std::min(step, tokens - begin);
     const Tensor h = hidden.narrow(0, begin, rows);
@@ -66,7 +66,7 @@ class CrossEntropySum : public torch::autograd::Function<CrossEntropySum> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
                         const Tensor& targets, at::ScalarType type) {
-    const Stretches result =
+    const Chunks result =
         run(hidden.to(type), weight.to(type), targets, hidden.requires_grad(), weight.requires_grad());
     context->save_for_backward({result.hidden_gradient, result.weight_gradient});
     context->saved_data["hidden_type"] = hidden.scalar_type();

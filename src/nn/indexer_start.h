@@ -5,7 +5,7 @@
 //   indexer query head j   mean over a run of consecutive query heads of q_proj: heads are cut into H_I runs,
 //                          as equal as can be; where H_I > heads, head j mod heads
 //
-// Dimensions are taken by pairs of RoPE, so that both turn alike. Of the indexer's rotated pairs and the
+// Dimensions are taken by pairs of RoPE, so that both rotate alike. Of the indexer's rotated pairs and the
 // attention's the fewer choose, from the highest frequency on, the nearest frequency that is still free
 // (exact where one size divides the other). Dimensions of the indexer that are not rotated take the
 // attention's pairs of lowest frequency that are left. Whatever finds no partner keeps what it has, which is

@@ -12,7 +12,7 @@ namespace gsa::nn {
 // side by side in memory (lay_side_by_side) are read where they are; others are copied together first.
 at::Tensor joint_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights);
 
-// Moves the parameters into one piece of memory, in this order. They keep their values, names and identity.
+// Moves the parameters into one block of memory, in this order. They keep their values, names and identity.
 void lay_side_by_side(const std::vector<at::Tensor>& parameters);
 
 }  // namespace gsa::nn

@@ -139,7 +139,7 @@ class ModelImpl : public torch::nn::Module {
   at::Tensor logits(const at::Tensor& hidden);
 
   // Cross-entropy of predicting targets (as tokens; kIgnoredTarget: none) at each position. Logits exist for
-  // a stretch of tokens at a time only, forward and backward.
+  // a chunk of tokens at a time only, forward and backward.
   ModelLoss loss(const at::Tensor& tokens, const at::Tensor& targets,
                  const ModelForwardOptions& options = {});
 

@@ -4,8 +4,8 @@
 //   y = [x1 c - x2 s | x2 c + x1 s | rest],   c, s = f cos(p w_i), f sin(p w_i),  i = 0 .. n - 1
 //
 // p is the token's position, w_i = theta^(-i / n) without YaRN, f YaRN's attention factor (1 without).
-// YaRN, with m(b) = size ln(original_length / (2 pi b)) / (2 ln theta) the dimension that turns b times over
-// the original length:
+// YaRN, with m(b) = size ln(original_length / (2 pi b)) / (2 ln theta) the dimension that rotates b times
+// over the original length:
 //   low = floor(m(beta_fast)),  high = ceil(m(beta_slow)),  ramp_i = clamp((i - low) / (high - low), 0, 1)
 //   w_i <- w_i (1 - ramp_i) + w_i / factor * ramp_i
 #pragma once

@@ -34,7 +34,7 @@ struct SequencePlan {
   at::Tensor starts;   // int64 [sequences + 1] on the CPU, cumulative
   at::Tensor visible;  // int64 [tokens]: how many keys a query sees
   RopeTables rope;
-  RopeTables indexer_rope;            // undefined where the indexer rests
+  RopeTables indexer_rope;            // undefined where the indexer is frozen
   std::vector<SequenceGroup> groups;  // one, unless dense_below parts short sequences from long ones
 };
 

@@ -110,7 +110,7 @@ void Canvas::text(double x, double y, const std::string& content, const char* pl
                  place, "\">", xml_escaped(content), "</text>\n");
 }
 
-void Canvas::turned_text(double x, double y, const std::string& content) {
+void Canvas::vertical_text(double x, double y, const std::string& content) {
   out_ += concat("<text class=\"pl-quiet\" transform=\"translate(", pixels(x), ' ', pixels(y),
                  ") rotate(-90)\" text-anchor=\"middle\">", xml_escaped(content), "</text>\n");
 }
@@ -159,7 +159,7 @@ void draw_y_axis(Canvas& canvas, const Frame& frame, const PlacedAxis& y, const 
                  {{"class", "pl-grid"}, {"x1", frame.left}, {"x2", frame.right}, {"y1", at}, {"y2", at}});
     canvas.text(frame.left - 6, at + 4.5, y.text(tick), "end", "pl-quiet");
   }
-  if (!label.empty()) canvas.turned_text(kMargin + 10, (frame.top + frame.bottom) / 2, label);
+  if (!label.empty()) canvas.vertical_text(kMargin + 10, (frame.top + frame.bottom) / 2, label);
 }
 
 void draw_x_axis(Canvas& canvas, const Frame& frame, const PlacedAxis& x, const std::string& label) {

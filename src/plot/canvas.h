@@ -40,7 +40,7 @@ class Canvas {
   // place: start, middle or end.
   void text(double x, double y, const std::string& content, const char* place = "start",
             const char* css_class = "pl-text");
-  void turned_text(double x, double y, const std::string& content);
+  void vertical_text(double x, double y, const std::string& content);
 
   // Names with their colours, in rows from the top; returns the height that they took. One alone needs none.
   double legend(double top, const std::vector<std::pair<std::string, int>>& entries);

@@ -67,7 +67,7 @@ Axes place_axes(const Canvas& canvas, double legend_bottom, const Axis& x, const
   const Frame frame =
       frame_for(canvas, legend_bottom, tick_texts(placed_y), !y.label.empty(), !x.label.empty());
   const int x_ticks = tick_count(frame.right - frame.left, 56);
-  // Where x has data only, it goes from its first to its last value: no empty stretch at the sides.
+  // Where x has data only, it goes from its first to its last value: no empty margin at the sides.
   Axis exact = x;
   exact.low = x.low.value_or(x_data.low);
   exact.high = x.high.value_or(x_data.high);
@@ -298,7 +298,7 @@ std::string to_svg(const HeatMap& chart, Placement placement) {
     canvas.text(frame.left + width * (static_cast<double>(c) + 0.5), frame.bottom + 18, chart.columns[c],
                 "middle", "pl-quiet");
   }
-  if (!chart.row_label.empty()) canvas.turned_text(20, (frame.top + frame.bottom) / 2, chart.row_label);
+  if (!chart.row_label.empty()) canvas.vertical_text(20, (frame.top + frame.bottom) / 2, chart.row_label);
   draw_x_label(canvas, frame, chart.column_label);
   return canvas.finish();
 }

@@ -36,7 +36,7 @@ struct Series {
   bool points = false;  // a dot at each value
 };
 
-struct PlotSpan {  // a shaded stretch of the x axis
+struct PlotSpan {  // a shaded range of the x axis
   double from = 0, to = 0;
   std::string label = "";
 };

@@ -10,8 +10,8 @@ namespace gsa::binding {
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // From x [T, columns], the product of a layer's input with every matrix that reads it, in the order
-  // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries turned by
-  // their positions, and keys (turned), values (gated) and indexer keys (turned) written into the rows
+  // [q | k | v | index_q | index_k | value gate | ... | index_w from index_w_column on]: queries rotated by
+  // their positions, and keys (rotated), values (gated) and indexer keys (rotated) written into the rows
   // `slots` (page * page_size + row) of the cache's pages. Shapes of the cache as in decode. No gradient.
   m.def(
       "append(Tensor x, Tensor cos, Tensor sin, Tensor? index_cos, Tensor? index_sin, Tensor slots, "
@@ -59,7 +59,7 @@ struct BoundAppend {
 void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const Shape& shape,
                 const at::Device& device) {
   check_like(kOp, name, pool, type, shape, device);
-  if (!pool.is_contiguous()) bad_argument(kOp, name, "pages without gaps", "pages with gaps");
+  if (!pool.is_contiguous()) bad_argument(kOp, name, "contiguous pages", "pages that are not");
 }
 
 BoundAppend bind_append(const ops::AppendInputs& in) {

@@ -19,9 +19,9 @@ class CpuBackend final : public Backend {
   void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation) override {
     gsa::attend_backward(args, parallel_);
   }
-  bool few_linear_takes(std::int64_t, std::int64_t, bool) const override { return false; }
-  void few_linear(const FewLinearArgs&) override {
-    throw Error("gsa: few_linear has a kernel on CUDA devices alone");
+  bool skinny_linear_takes(std::int64_t, std::int64_t, bool) const override { return false; }
+  void skinny_linear(const SkinnyLinearArgs&) override {
+    throw Error("gsa: skinny_linear has a kernel on CUDA devices alone");
   }
   // Enough work for all threads, and a mask of at most 64 MiB.
   ChunkLimits chunk_limits() const override {

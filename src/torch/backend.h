@@ -11,12 +11,12 @@
 #include "kernels/attend_lse/attend_lse_cuda.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "kernels/decode/decode_cuda.h"
-#include "kernels/few_linear/few_linear_cuda.h"
 #include "kernels/gate/gate_cuda.h"
 #include "kernels/indexer_kl/indexer_kl_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/rotary/rotary_cuda.h"
 #include "kernels/select/select_cuda.h"
+#include "kernels/skinny_linear/skinny_linear_cuda.h"
 #include "kernels/swiglu/swiglu_cuda.h"
 #include "torch/chunks.h"
 #include "torch/tensor_checks.h"
@@ -54,10 +54,11 @@ class Backend {
   GSA_KERNELS(GSA_DECLARE)
 #undef GSA_DECLARE
 
-  // Devices differ here. The CPU has one way to accumulate, and no kernel for few_linear: it takes nothing.
+  // Devices differ here. The CPU has one way to accumulate, and no kernel for skinny_linear: it takes
+  // nothing.
   virtual void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation accumulation) = 0;
-  virtual bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm) const = 0;
-  virtual void few_linear(const FewLinearArgs& args) = 0;
+  virtual bool skinny_linear_takes(std::int64_t rows, std::int64_t size, bool norm) const = 0;
+  virtual void skinny_linear(const SkinnyLinearArgs& args) = 0;
 
   // How much of a mask operators hold at a time.
   virtual ChunkLimits chunk_limits() const = 0;
@@ -71,8 +72,8 @@ std::unique_ptr<Backend> backend_of(const Tensor& tensor);
 std::unique_ptr<Backend> cuda_backend(const at::Device& device);
 bool cuda_built();
 
-// "ordered": sums over queries run in a fixed order. "atomic": as they come, faster on a GPU and not
-// reproducible there; on the CPU the same thing.
+// "ordered": deterministic accumulation over queries, in a fixed order. "atomic": non-deterministic, faster
+// on a GPU; on the CPU the same thing.
 cuda::Accumulation bind_accumulation(const char* op, std::string_view accumulation);
 
 }  // namespace gsa::binding

@@ -1,6 +1,6 @@
 // Chunks of queries: operators that never hold the whole mask walk over these. A sequence with more than its
 // chunk's share of queries is cut about every so many queries, where kernels begin a tile of queries, and
-// each piece runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on
+// each chunk runs alone; shorter sequences run whole, several at a time. Where a sequence is cut depends on
 // its own key length and on nothing else, so sums over queries (dk, dv) do not depend on batch neighbours.
 #pragma once
 

@@ -21,13 +21,13 @@ class CudaBackend final : public Backend {
   void attend_backward(const AttendBackwardArgs& args, cuda::Accumulation accumulation) override {
     context_.run([&](const cuda::Context& context) { cuda::attend_backward(args, accumulation, context); });
   }
-  bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm) const override {
+  bool skinny_linear_takes(std::int64_t rows, std::int64_t size, bool norm) const override {
     const cuda::Device& facts = context_.device();
     return facts.hopper() &&
-           gsa::few_linear_takes(rows, size, norm, static_cast<std::int64_t>(facts.shared_memory));
+           gsa::skinny_linear_takes(rows, size, norm, static_cast<std::int64_t>(facts.shared_memory));
   }
-  void few_linear(const FewLinearArgs& args) override {
-    context_.run([&](const cuda::Context& context) { cuda::few_linear(args, context); });
+  void skinny_linear(const SkinnyLinearArgs& args) override {
+    context_.run([&](const cuda::Context& context) { cuda::skinny_linear(args, context); });
   }
   // As many queries as a mask of 256 MiB holds, and never so few that multiprocessors stand idle: at 1M
   // tokens the mask is 2 GiB.

@@ -118,7 +118,7 @@ void bind_attention_of(const char* op, const DecodeArguments& in, BoundDecode& b
   check_rank(op, "q", q, 4, "[B, L, heads, d]");
   check_rank(op, "k", k, 4, "[pages, page size, key/value heads, d]");
   const std::int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), size = q.size(3);
-  check_range(op, "q", "a number of sequences", batch, 0, kMostDecodeSequences);
+  check_range(op, "q", "a number of sequences", batch, 0, kMaxDecodeSequences);
   check_range(op, "q", "a number of queries a sequence", queries, 1,
               q.is_cuda() ? kMaxCudaQueries : kMaxTokens);
   check_page_size(op, k.size(1));

@@ -1,6 +1,6 @@
 // indexer_kl and its backward pass. A support given by thresholds is rebuilt a chunk of queries at
 // a time, as in sparse_attend.cc; one given by a mask, or all visible keys (of every query or of a sample),
-// runs in one piece.
+// runs in one chunk.
 #include "gsa/error.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"

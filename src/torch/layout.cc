@@ -1,7 +1,5 @@
 #include "torch/layout.h"
 
-#include <algorithm>
-
 #include "core/checked.h"
 #include "gsa/error.h"
 
@@ -134,12 +132,8 @@ TokenLayout read_layout(const char* op, const char* q_name, const Tensor& q, con
     layout.table.k_begin = evenly(batch, k.size(1));
   }
   read_positions(op, k_name, tensors, layout.table);
-  const Sequences sequences = layout.table.view();
-  for (std::int64_t n = 0; n < sequences.count; ++n) {
-    layout.longest_keys = std::max(layout.longest_keys, sequences.keys(n));
-  }
   // An empty batch still has a key length, and with it the width of its mask.
-  if (!tensors.packed()) layout.longest_keys = k.size(1);
+  layout.longest_keys = tensors.packed() ? layout.table.view().longest_keys() : k.size(1);
   return layout;
 }
 

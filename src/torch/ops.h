@@ -187,8 +187,9 @@ struct Appended {
 };
 Appended append(const AppendInputs& inputs);
 
-// The product of a few rows with a matrix, and what stands around it (kernels/few_linear/few_linear.h).
-struct FewLinearInputs {
+// A skinny GEMM: the product of a few rows with a matrix, and what stands around it
+// (kernels/skinny_linear/skinny_linear.h).
+struct SkinnyLinearInputs {
   Tensor x;                 // [rows, size]
   Tensor weight;            // [outputs, size]; with swiglu [2 outputs, size]
   OptTensor norm = {};      // [size]: x is normalised first
@@ -198,11 +199,23 @@ struct FewLinearInputs {
   bool swiglu = false;
   bool settled = false;  // norm, weight and bias were there before the last kernels on the stream began
 };
-Tensor few_linear(const FewLinearInputs& inputs);  // [rows, outputs]
+Tensor skinny_linear(const SkinnyLinearInputs& inputs);  // [rows, outputs]
 
 // Whether there is a kernel for such a product: few rows of 16 bits on a Hopper GPU.
-bool few_linear_serves(const at::Device& device, at::ScalarType type, std::int64_t rows, std::int64_t size,
-                       bool norm);
+bool skinny_linear_serves(const at::Device& device, at::ScalarType type, std::int64_t rows, std::int64_t size,
+                          bool norm);
+
+// The names that these had; for one release.
+using FewLinearInputs [[deprecated("use SkinnyLinearInputs")]] = SkinnyLinearInputs;
+[[deprecated("use skinny_linear")]] inline Tensor few_linear(const SkinnyLinearInputs& inputs) {
+  return skinny_linear(inputs);
+}
+[[deprecated("use skinny_linear_serves")]] inline bool few_linear_serves(const at::Device& device,
+                                                                         at::ScalarType type,
+                                                                         std::int64_t rows, std::int64_t size,
+                                                                         bool norm) {
+  return skinny_linear_serves(device, type, rows, size, norm);
+}
 
 // Whether this library holds the operators for CUDA tensors.
 bool built_with_cuda();

@@ -12,7 +12,7 @@ namespace gsa::binding {
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // x [T, (q_heads + k_heads + v_heads) d], cos and sin Real [T, pairs], pairs <= d / 2 -> q, k, v [T, heads,
-  // d]: queries and keys turned in their first 2 pairs dimensions (half-split layout), values as they are.
+  // d]: queries and keys rotated in their first 2 pairs dimensions (half-split layout), values as they are.
   m.def(
       "rotary(Tensor x, Tensor cos, Tensor sin, int q_heads, int k_heads, int v_heads) "
       "-> (Tensor q, Tensor k, Tensor v)");

@@ -27,15 +27,15 @@
 //               proportional budgets take r (fixed: r = 1); None or negative: not known, r = 1. On a CUDA
 //               device kernels read it when they run: nothing waits, and a CUDA graph replays with the value
 //               of then
-//   accumulation    how the backward pass adds up dk and dv: 'ordered' (the same bits every time) or 'atomic'
-//               (on a CUDA device faster, and not reproducible; on the CPU the same as 'ordered')
-//   most_selected   no query selected more keys than this: saves memory where it is known
+//   accumulation    how the backward pass accumulates dk and dv: 'ordered' (deterministic) or 'atomic'
+//               (on a CUDA device faster and non-deterministic; on the CPU the same as 'ordered')
+//   max_selected    no query selected more keys than this: saves memory where it is known
 //   query_tiles     int64 or int32 [n], on the CPU: a sample of the queries, as ascending numbers of tiles.
 //               None: every query. The tiles of all sequences are numbered in order; those of a sequence are
 //               cut where positions are multiples of 64
 //
 // Layout. Without cu_seqlens, as above. With cu_seqlens_q and cu_seqlens_k (int64 or int32 [sequences + 1],
-// on the CPU), sequences are packed end to end and [B, L], [B, S] become one dimension [T] each. q_position
+// on the CPU), sequences are packed and [B, L], [B, S] become one dimension [T] each. q_position
 // (int64 or int32 [sequences], on the CPU) is the position of each sequence's first query; None: the last
 // query stands at the last key. A packed mask (or score matrix) is as wide as its longest sequence, or as
 // max_keys, which torch.compile needs to know the shape.

@@ -1,5 +1,6 @@
 // select and attend together, a chunk of queries at a time: the mask of one chunk is all that exists of the
 // selection, and the backward pass rebuilds it from thresholds, unless the caller keeps the mask of all.
+#include "kernels/attention/kept_mask.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/chunks.h"
@@ -29,7 +30,7 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // With a mask, the indexer's tensors and the thresholds are checked but not needed.
   define(m, "sparse_attend_backward(Tensor dout, Tensor q, Tensor k, Tensor v, ", kIndexTensors,
          ", Tensor out, Tensor lse, Tensor threshold, Tensor tie_cut, Tensor? mask=None, *, ",
-         "float? scale=None, ", kIndexScores, ", int? most_selected=None, ", kAccumulation, ", ", kLayout,
+         "float? scale=None, ", kIndexScores, ", int? max_selected=None, ", kAccumulation, ", ", kLayout,
          ") -> (Tensor dq, Tensor dk, Tensor dv)");
 }
 
@@ -126,7 +127,7 @@ struct SparseAttendBackwardArguments {
   const Tensor& tie_cut;
   const OptTensor& mask;
   std::optional<double> scale;
-  std::optional<std::int64_t> most_selected;
+  std::optional<std::int64_t> max_selected;
   std::string_view accumulation;
   LayoutTensors layout;
 };
@@ -137,7 +138,7 @@ Tensor3 sparse_attend_backward_by(const Tensor& dout, const Tensor& q, const Ten
                                   const OptTensor& index_bias, const Tensor& out, const Tensor& lse,
                                   const Tensor& threshold, const Tensor& tie_cut, const OptTensor& mask,
                                   std::optional<double> scale, double index_scale, std::string_view form,
-                                  std::optional<std::int64_t> most_selected, std::string_view accumulation,
+                                  std::optional<std::int64_t> max_selected, std::string_view accumulation,
                                   const OptTensor& cu_seqlens_q, const OptTensor& cu_seqlens_k,
                                   const OptTensor& q_position) {
   return run(
@@ -153,7 +154,7 @@ Tensor3 sparse_attend_backward_by(const Tensor& dout, const Tensor& q, const Ten
        .tie_cut = tie_cut,
        .mask = mask,
        .scale = scale,
-       .most_selected = most_selected,
+       .max_selected = max_selected,
        .accumulation = accumulation,
        .layout = {cu_seqlens_q, cu_seqlens_k, q_position}});
 }
@@ -163,7 +164,7 @@ Tensor3 call_sparse_attend_backward(const SparseAttendBackwardArguments& in) {
       find_operator<decltype(sparse_attend_backward_by<nullptr>)>("gsa::sparse_attend_backward");
   return op.call(in.dout, in.q, in.k, in.v, in.indexer.q, in.indexer.k, in.indexer.w, in.indexer.bias, in.out,
                  in.lse, in.threshold, in.tie_cut, in.mask, in.scale, in.indexer.scale, in.indexer.form,
-                 in.most_selected, in.accumulation, in.layout.cu_seqlens_q, in.layout.cu_seqlens_k,
+                 in.max_selected, in.accumulation, in.layout.cu_seqlens_q, in.layout.cu_seqlens_k,
                  in.layout.q_position);
 }
 
@@ -238,8 +239,7 @@ Tensor7 sparse_attend_with_mask(const SparseAttendArguments& in, const MaxKeys& 
 Tensor3 sparse_attend_backward(const SparseAttendBackwardArguments& in) {
   constexpr char op[] = "sparse_attend_backward";
   const cuda::Accumulation order = bind_accumulation(op, in.accumulation);
-  if (in.most_selected)
-    check_range(op, "most_selected", "a number of keys", *in.most_selected, 1, kMaxTokens);
+  if (in.max_selected) check_range(op, "max_selected", "a number of keys", *in.max_selected, 1, kMaxTokens);
   const Tensor &q = in.q, &k = in.k, &v = in.v;
   const auto [layout, attention, indexer] = bind_layer(op, q, k, &v, in.scale, in.indexer, in.layout);
   const AttendShape& shape = attention.shape;
@@ -273,7 +273,7 @@ Tensor3 sparse_attend_backward(const SparseAttendBackwardArguments& in) {
                             .mask = chunk_mask});
     }
     ConstMask selected = chunk_mask;
-    selected.max_selected = in.most_selected.value_or(0);
+    selected.max_selected = in.max_selected.value_or(0);
     backend->attend_backward({.shape = shape,
                               .q = shifted(attention.q.rows, chunk.q_first, shape.dtype),
                               .k = shifted(attention.k.rows, chunk.k_first, shape.dtype),
@@ -402,7 +402,7 @@ class SparseAttend : public Function<SparseAttend> {
                                      .tie_cut = saved.tie_cut,
                                      .mask = saved.mask,
                                      .scale = ctx->saved_data["scale"].toOptional<double>(),
-                                     .most_selected = ctx->saved_data["k_max"].toInt(),
+                                     .max_selected = ctx->saved_data["k_max"].toInt(),
                                      .accumulation = ctx->saved_data["accumulation"].toStringView(),
                                      .layout = {saved.cu_seqlens_q, saved.cu_seqlens_k, saved.q_position}});
     result[0] = wanted(ctx, 0, dq);
@@ -412,18 +412,16 @@ class SparseAttend : public Function<SparseAttend> {
   }
 };
 
-// Rebuilding the mask from thresholds costs the scores once more. It is kept where somebody will want it,
-// and where it takes no more memory than q, out and their gradients, which are there in the backward pass
-// anyway: that bounds memory by a line. (The mask of packed sequences is as wide as the longest, which shapes
-// do not tell.)
+// Whether the backward pass wants the mask, and it is worth its memory. (The mask of packed sequences is as
+// wide as the longest, which shapes do not tell.)
 bool keeps_mask(const SparseAttendArguments& in) {
   const Tensor &q = in.q, &k = in.k;
   if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || in.v.requires_grad())) {
     return false;
   }
   if (in.layout.cu_seqlens_q || q.dim() != 4 || k.dim() != 4) return false;
-  const c10::SymInt words = fake::mask_words(k.sym_size(1));  // of four bytes, against four times q
-  return words <= q.sym_size(2) * q.sym_size(3) * static_cast<std::int64_t>(q.element_size());
+  const c10::SymInt query_bytes = q.sym_size(2) * q.sym_size(3) * static_cast<std::int64_t>(q.element_size());
+  return mask_is_affordable(fake::mask_words(k.sym_size(1)), query_bytes);
 }
 
 Tensor6 sparse_attend_autograd(const SparseAttendArguments& in) {

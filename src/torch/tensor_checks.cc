@@ -104,7 +104,7 @@ void check_finite(const char* op, const char* argument, double value) {
 }
 
 void check_contiguous(const char* op, const char* argument, const Tensor& tensor) {
-  if (!tensor.is_contiguous()) bad_argument(op, argument, "a tensor without gaps", "one with gaps");
+  if (!tensor.is_contiguous()) bad_argument(op, argument, "a contiguous tensor", "one that is not");
 }
 
 void check_result(const char* op, const char* argument, at::IntArrayRef shape, at::ScalarType type) {

@@ -59,7 +59,7 @@ void check_range(const char* op, const char* argument, const char* what, std::in
 
 void check_finite(const char* op, const char* argument, double value);
 
-// The tensor has no gaps, where it is written or kernels know no strides.
+// The tensor is contiguous, where it is written or kernels know no strides.
 void check_contiguous(const char* op, const char* argument, const Tensor& tensor);
 
 // The size of a result is sane; argument is the one to blame for it. Also called before inputs are copied.

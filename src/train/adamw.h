@@ -3,8 +3,8 @@
 //   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2
 //   w = w - lr (m / (1 - b1^n) / (sqrt(v / (1 - b2^n)) + eps) + decay w)
 //
-// n counts the steps of a parameter, not of the run: what rested (the base in warm-up, the indexer in the
-// dense span) starts with its own bias correction when it begins to learn.
+// n counts the steps of a parameter, not of the run: what was frozen (the base in warm-up, the indexer in the
+// dense phase) starts with its own bias correction when it begins to learn.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// Rows of a packer as tensors: all rows of a micro-batch end to end, with the borders of their documents.
+// Rows of a packer as tensors: all rows of a micro-batch, packed, with the borders of their documents.
 #pragma once
 
 #include <torch/torch.h>

@@ -93,12 +93,22 @@ void assign(const Option& option, bool value) {
   **target = value;
 }
 
-const Option& find(const std::vector<Option>& options, const std::string& typed) {
-  // An old name, which files of older runs have.
-  const std::string key = typed == "model.yarn_factor" ? "model.extend" : typed;
+// Old names, which files of older runs have.
+std::string present_name(const std::string& key) {
+  if (key == "model.yarn_factor") return "model.extend";
+  return key == "spans" || key.starts_with("spans.") ? "phases" + key.substr(5) : key;
+}
+
+// The option of this name; errors call it as it was typed.
+Option find(const std::vector<Option>& options, const std::string& typed) {
+  const std::string key = present_name(typed);
   std::vector<std::string> keys;
   for (const Option& option : options) {
-    if (option.key == key) return option;
+    if (option.key == key) {
+      Option found = option;
+      found.key = typed;
+      return found;
+    }
     keys.push_back(option.key);
   }
   throw UsageError(concat("expected an option that exists (gsa train --help lists them), got ",
@@ -113,7 +123,7 @@ std::string placed(const std::filesystem::path& folder, const std::string& path)
 
 void read_value(const toml::node& node, const std::string& key, const std::vector<Option>& options,
                 const std::filesystem::path& folder) {
-  const Option& option = find(options, key);
+  const Option option = find(options, key);
   if (const auto* flag = node.as_boolean()) {
     assign(option, flag->get());
   } else if (const auto* text = node.as_string()) {
@@ -137,7 +147,7 @@ void read_table(const toml::table& table, const std::string& prefix, const std::
       continue;
     }
     const bool known_group = inner != nullptr && std::ranges::any_of(options, [&](const Option& option) {
-                               return option.key.starts_with(key + ".");
+                               return option.key.starts_with(present_name(key) + ".");
                              });
     if (known_group) continue;  // an empty group says nothing
     try {
@@ -236,10 +246,10 @@ std::vector<Option> options_of(TrainConfig& c) {
       whole("data.length", c.data.length, 1, 1 << 24,
             "tokens a row; from scratch also the length that the model is meant for"),
       whole("data.seed", c.data.seed, 0, kMany, "of the order of documents"),
-      whole("spans.dense", c.spans.dense, 0, kMany, "steps with dense attention, indexer at rest"),
-      whole("spans.warmup", c.spans.warmup, 0, kMany,
+      whole("phases.dense", c.phases.dense, 0, kMany, "steps with dense attention, indexer frozen"),
+      whole("phases.warmup", c.phases.warmup, 0, kMany,
             "steps in which the indexer alone learns, attention dense"),
-      whole("spans.sparse", c.spans.sparse, 0, kMany, "steps with sparse attention, everything learns"),
+      whole("phases.sparse", c.phases.sparse, 0, kMany, "steps with sparse attention, everything learns"),
       whole("batch.tokens", c.batch.tokens, 1, kMany, "tokens a step, reached by accumulating gradients"),
       whole("batch.rows", c.batch.rows, 1, 1 << 20, "rows at a time (bounds memory)"),
       real("optimizer.lr", c.optimizer.lr, 0, 10, "peak learning rate"),
@@ -296,12 +306,12 @@ std::vector<Option> options_of(TrainConfig& c) {
       choice("device", c.device, {"auto", "cpu", "cuda"},
              "auto: cuda where there is a GPU and this build has the operators for it"),
       flag("deterministic", c.deterministic,
-           "the same bits every time, and after a resume; false: faster on a GPU, where sums then run in any "
-           "order"),
+           "the same bits every time, and after a resume; false: faster on a GPU, by non-deterministic "
+           "(atomic) accumulation"),
       flag("checkpoint_activations", c.checkpoint_activations,
            "recompute blocks in the backward pass: less memory"),
       whole("seed", c.seed, 0, kMany, "of the weights and of sampling"),
-      whole("threads", c.threads, 0, binding::kMostThreads, "CPU threads, at most one a core; 0: one a core"),
+      whole("threads", c.threads, 0, binding::kMaxThreads, "CPU threads, at most one a core; 0: one a core"),
   };
 }
 
@@ -326,7 +336,7 @@ void set_option(TrainConfig& config, const std::string& assignment) {
     throw UsageError(concat("--set: expected key=value, got '", assignment, "'"));
   }
   const std::vector<Option> options = options_of(config);
-  const Option& option = find(options, assignment.substr(0, equals));
+  const Option option = find(options, assignment.substr(0, equals));
   const std::string text = assignment.substr(equals + 1);
   if (std::holds_alternative<std::string*>(option.target)) {
     assign(option, text);
@@ -353,6 +363,10 @@ void read_toml_text(TrainConfig& config, const std::string& text, const std::str
   } catch (const toml::parse_error& error) {
     throw Error(concat("file '", file, "', line ", error.source().begin.line,
                        ": expected TOML, got an error: ", error.description()));
+  }
+  if (table.contains("phases") && table.contains("spans")) {
+    throw UsageError(concat("file '", file, "', line ", table.get("spans")->source().begin.line,
+                            ": expected [phases] or its old name [spans], got both"));
   }
   read_table(table, "", options_of(config), file, folder);
 }
@@ -408,7 +422,7 @@ std::vector<std::string> TrainConfig::missing() const {
   std::vector<std::string> keys;
   if (data.train.empty()) keys.push_back("data.train");
   if (output.folder.empty()) keys.push_back("output.folder");
-  if (steps() == 0) keys.push_back("spans");
+  if (steps() == 0) keys.push_back("phases");
   return keys;
 }
 
@@ -418,9 +432,10 @@ void TrainConfig::resolve() {
   };
   if (data.train.empty()) refuse_because("data.train", "a dataset folder (gsa tokenize makes one)", "none");
   if (output.folder.empty()) refuse_because("output.folder", "a folder for checkpoints and logs", "none");
-  if (steps() == 0) refuse_because("spans", "at least one step in dense, warmup and sparse together", "none");
+  if (steps() == 0)
+    refuse_because("phases", "at least one step in dense, warmup and sparse together", "none");
   if (steps() > std::int64_t(9e9)) {
-    refuse_because("spans", "fewer than ten thousand million steps", concat(steps()));
+    refuse_because("phases", "fewer than ten thousand million steps", concat(steps()));
   }
   if (batch.tokens % data.length != 0) {
     refuse_because("batch.tokens", concat("a multiple of data.length = ", data.length), concat(batch.tokens));
@@ -439,13 +454,13 @@ void TrainConfig::resolve() {
   if (model.extend > 0 && model.extend < 1) {
     refuse_because("model.extend", "0, or a number of at least 1", number_text(model.extend));
   }
-  if (model.indexer_init == "attention" && spans.warmup + spans.sparse == 0) {
+  if (model.indexer_init == "attention" && phases.warmup + phases.sparse == 0) {
     refuse_because("model.indexer_init", "warm-up or sparse steps beside attention, which it is taken before",
                    "dense steps only");
   }
   if (optimizer.warmup_steps < 0) optimizer.warmup_steps = steps() / 20;
   if (optimizer.warmup_steps > steps()) {
-    refuse_because("optimizer.warmup_steps", concat("at most the ", steps(), " steps of all spans"),
+    refuse_because("optimizer.warmup_steps", concat("at most the ", steps(), " steps of all phases"),
                    concat(optimizer.warmup_steps));
   }
   if (optimizer.decay_steps > 0 && optimizer.schedule != "wsd") {
@@ -493,10 +508,10 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
                           " positions of the model (model.extend makes more of them)"),
                    concat(data.length));
   }
-  if (!attention.sparse && spans.warmup + spans.sparse > 0) {
-    refuse_because("spans",
+  if (!attention.sparse && phases.warmup + phases.sparse > 0) {
+    refuse_because("phases",
                    "dense steps only: this system has no indexer to warm up and nothing to select with",
-                   concat(spans.warmup, " warm-up and ", spans.sparse, " sparse steps"));
+                   concat(phases.warmup, " warm-up and ", phases.sparse, " sparse steps"));
   }
   checking_usage([&] { config.validate(); });  // a folder's own configuration has been looked at before
   return config;

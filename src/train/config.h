@@ -39,7 +39,7 @@ struct TrainConfig {
   } data;
   struct {
     std::int64_t dense = 0, warmup = 0, sparse = 0;
-  } spans;
+  } phases;
   struct {
     std::int64_t tokens = 8192;
     std::int64_t rows = 4;
@@ -83,7 +83,7 @@ struct TrainConfig {
   std::int64_t seed = 1;
   std::int64_t threads = 0;
 
-  std::int64_t steps() const { return spans.dense + spans.warmup + spans.sparse; }
+  std::int64_t steps() const { return phases.dense + phases.warmup + phases.sparse; }
 
   // Whether a run can begin: a dataset, a folder for its output and steps are named. What is missing, as
   // keys.

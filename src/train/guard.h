@@ -19,7 +19,7 @@ class SpikeGuard {
   // the next, while a lasting change is let through after some tens of steps instead of never.
   void take(double value);
 
-  // What comes next is another quantity (another span of training).
+  // What comes next is another quantity (another phase of training).
   void forget() { history_.clear(); }
 
   std::vector<double> history() const { return {history_.begin(), history_.end()}; }

@@ -11,7 +11,7 @@ namespace gsa::train {
 IndexerStart indexer_start(const TrainConfig& config, const std::optional<nn::ModelConfig>& stored) {
   const std::string& asked = config.model.indexer_init;
   if (asked.empty() && stored && stored->attention.sparse) return IndexerStart::kept;
-  const bool trained = config.spans.dense > 0 || stored;
+  const bool trained = config.phases.dense > 0 || stored;
   return asked == "attention" || (asked.empty() && trained) ? IndexerStart::attention : IndexerStart::random;
 }
 

@@ -28,7 +28,7 @@ void check_memory(const TrainConfig& config, const nn::ModelConfig& model, const
   };
   if (fits(rows, config.checkpoint_activations)) return;
   // The most rows that fit, by halves of what is left to try; 0: not even one.
-  const auto most_rows = [&](bool checkpointed) {
+  const auto max_rows = [&](bool checkpointed) {
     std::int64_t low = 0, high = rows;
     while (high - low > 1) {
       const std::int64_t middle = low + (high - low) / 2;
@@ -37,7 +37,7 @@ void check_memory(const TrainConfig& config, const nn::ModelConfig& model, const
     return low;
   };
   const nn::MemoryNeed need = need_of(config, model, rows, config.checkpoint_activations);
-  const std::int64_t plain = most_rows(config.checkpoint_activations), saving = most_rows(true);
+  const std::int64_t plain = max_rows(config.checkpoint_activations), saving = max_rows(true);
   std::string advice;
   if (plain > 0) {
     advice = concat("batch.rows=", plain, " would fit, and changes nothing else");

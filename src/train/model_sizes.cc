@@ -141,7 +141,7 @@ std::string conversion_note(const TrainConfig& options, const nn::ModelConfig& c
 }
 
 std::string length_note(const TrainConfig& options, const nn::AttentionConfig& attention, bool on_gpu) {
-  if (options.spans.sparse == 0) return "";
+  if (options.phases.sparse == 0) return "";
   const std::int64_t length = options.data.length;
   if (length < attention.dense_below) {
     return concat("sparse steps run dense: rows of ", length,
@@ -159,7 +159,8 @@ std::string length_note(const TrainConfig& options, const nn::AttentionConfig& a
 std::string sample_note(const TrainConfig& options) {
   // The fewest that were found to teach as well as many (docs/recipe.md).
   constexpr double kTiles = 16;
-  const bool samples = options.spans.warmup > 0 || (options.spans.sparse > 0 && options.kl_support == "all");
+  const bool samples =
+      options.phases.warmup > 0 || (options.phases.sparse > 0 && options.kl_support == "all");
   if (!samples || options.kl_share == 1) return "";
   const double all = static_cast<double>(options.batch.tokens) / kQueryTile;
   const double drawn = all * options.kl_share;

@@ -172,8 +172,8 @@ void Trainer::choose_indexer_start(const std::optional<nn::ModelConfig>& stored)
 }
 
 nn::Phase Trainer::phase_of(std::int64_t step) const {
-  if (step < config_.spans.dense) return nn::Phase::dense;
-  if (step < config_.spans.dense + config_.spans.warmup) return nn::Phase::warmup;
+  if (step < config_.phases.dense) return nn::Phase::dense;
+  if (step < config_.phases.dense + config_.phases.warmup) return nn::Phase::warmup;
   return nn::Phase::sparse;
 }
 
@@ -278,7 +278,7 @@ StepReport Trainer::one_step() {
     for (SpikeGuard& guard : guards_) guard.forget();
     operations_.clear();
   }
-  if (indexer_from_attention_ && step_ == config_.spans.dense && report.phase != nn::Phase::dense) {
+  if (indexer_from_attention_ && step_ == config_.phases.dense && report.phase != nn::Phase::dense) {
     events_.note(report.step, start_indexer_from_attention(model_->config(), *optimizer_));
   }
   set_learning(report.phase);

@@ -1,8 +1,8 @@
-// The training loop: spans dense -> warm-up -> sparse over one model, one optimiser, one schedule and one
+// The training loop: phases dense -> warm-up -> sparse over one model, one optimiser, one schedule and one
 // stream of data; guards before every optimiser step; checkpoints from which it goes on bit for bit.
 //
 // What learns from what:
-//   dense    base and gates from the language model's loss; the indexer rests
+//   dense    base and gates from the language model's loss; the indexer is frozen
 //   warmup   the indexer alone, from its KL over all visible keys; the language model's loss is not computed
 //   sparse   base and gates from the language model's loss, the indexer from its KL over all visible keys, or
 //            over what it selected
@@ -42,7 +42,7 @@ struct StepReport {
   std::int64_t step = 0;  // counted from 1
   nn::Phase phase = nn::Phase::dense;
   std::optional<double> loss;      // nats a token; none in warm-up
-  std::vector<double> kl;          // one a layer; empty in the dense span
+  std::vector<double> kl;          // one a layer; empty in the dense phase
   std::vector<double> kept;        // kept mass, one a layer, from the KL's sample; empty where it has none
   std::vector<LayerStats> layers;  // on steps that are logged
   double model_norm = 0, indexer_norm = 0;
@@ -95,7 +95,7 @@ class Trainer {
   // What was chosen for a model that starts from a folder, a line each; none where the run is resumed.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Mean over the first output.validation_tokens tokens of data.validation, attention as in the span of the
+  // Mean over the first output.validation_tokens tokens of data.validation, attention as in the phase of the
   // last step (dense in warm-up).
   double validation_loss();
 
@@ -146,7 +146,7 @@ class Trainer {
   Schedule schedule_;
   std::vector<SpikeGuard> guards_;
   Checkpoints checkpoints_;
-  std::map<std::int64_t, double> operations_;  // of a sequence by its length, in the span of now
+  std::map<std::int64_t, double> operations_;  // of a sequence by its length, in the phase of now
   std::int64_t step_ = 0;                      // steps done
   std::int64_t saved_ = -1;                    // the step of the newest checkpoint
   std::int64_t spikes_ = 0;

@@ -19,24 +19,24 @@ bool may_change(const std::string& key) {
   return key.starts_with("output.") || std::ranges::find(keys, key) != keys.end();
 }
 
-// What may also differ where steps are added: where the spans end, and how the rate goes from here on.
+// What may also differ where steps are added: where the phases end, and how the rate goes from here on.
 bool may_change_with_more_steps(const std::string& key) {
   static const std::vector<std::string> keys = {"optimizer.lr", "optimizer.schedule",
                                                 "optimizer.warmup_steps", "optimizer.decay_steps",
                                                 "optimizer.min_lr_ratio"};
-  return key.starts_with("spans.") || std::ranges::find(keys, key) != keys.end();
+  return key.starts_with("phases.") || std::ranges::find(keys, key) != keys.end();
 }
 
-// A span that is over, or that has begun, cannot have had more or fewer steps.
+// A phase that is over, or that has begun, cannot have had more or fewer steps.
 void check_steps_done(const TrainConfig& now, const TrainConfig& before, std::int64_t step) {
   const auto check = [&](const char* key, std::int64_t is, std::int64_t was, std::int64_t first) {
     if (std::min(is, step - first) == std::min(was, step - first)) return;
     throw UsageError(concat("option '", key, "': expected ", was, ", since step ", step,
                             " of the run that is resumed lies behind it, got ", is));
   };
-  check("spans.dense", now.spans.dense, before.spans.dense, 0);
-  if (step > before.spans.dense) {
-    check("spans.warmup", now.spans.warmup, before.spans.warmup, before.spans.dense);
+  check("phases.dense", now.phases.dense, before.phases.dense, 0);
+  if (step > before.phases.dense) {
+    check("phases.warmup", now.phases.warmup, before.phases.warmup, before.phases.dense);
   }
 }
 
@@ -80,7 +80,7 @@ std::string check_same_run(const TrainConfig& now, const std::string& before_tom
     if (a[i].value() != b[i].value() && !may) {
       throw UsageError(concat("option '", a[i].key, "': expected ", a[i].value(),
                               ", as the run that is resumed has it, got ", b[i].value(),
-                              " (more steps may be added in spans; to train on under other options, start a "
+                              " (more steps may be added in phases; to train on under other options, start a "
                               "new run with model.from)"));
     }
   }

@@ -174,12 +174,12 @@ TEST(DemoResults, thinning_keeps_means_and_gaps) {
   EXPECT_EQ(thinned(few, 1000).value.size(), 100u);
 }
 
-TEST(DemoPace, spans_add_up) {
+TEST(DemoPace, phases_add_up) {
   for (const std::int64_t steps : {6, 20, 333, 1000}) {
-    const Spans spans = spans_of(steps);
-    EXPECT_EQ(spans.steps(), steps);
-    EXPECT_GE(std::min({spans.dense, spans.warmup, spans.sparse}), 1);
-    EXPECT_GT(spans.dense, spans.warmup);
+    const Phases phases = phases_of(steps);
+    EXPECT_EQ(phases.steps(), steps);
+    EXPECT_GE(std::min({phases.dense, phases.warmup, phases.sparse}), 1);
+    EXPECT_GT(phases.dense, phases.warmup);
   }
 }
 
@@ -187,8 +187,8 @@ TEST(DemoPace, steps_fit_into_the_time) {
   const Pace pace{.standard = 0.1, .dense = 0.12, .warmup = 0.1, .sparse = 0.2};
   const std::int64_t steps = steps_within(200, pace);
   EXPECT_EQ(steps % 10, 0);
-  EXPECT_LE(pace.seconds(spans_of(steps)), 200.5);
-  EXPECT_GT(pace.seconds(spans_of(steps + 20)), 200);
+  EXPECT_LE(pace.seconds(phases_of(steps)), 200.5);
+  EXPECT_GT(pace.seconds(phases_of(steps + 20)), 200);
   EXPECT_EQ(steps_within(0.1, pace), 20);
 
   double quickest = 0, lately = 0.1;
@@ -197,10 +197,10 @@ TEST(DemoPace, steps_fit_into_the_time) {
   for (int i = 0; i < 200; ++i) Pace::follow(lately, 0.3);
   EXPECT_NEAR(lately, 0.3, 1e-3);
 
-  const Spans spans{.dense = 10, .warmup = 4, .sparse = 6};
-  EXPECT_NEAR(pace.seconds(spans), 2.0 + 1.2 + 0.4 + 1.2, 1e-12);
-  EXPECT_NEAR(pace.seconds(spans, 20, 12), 0.2 + 1.2, 1e-12);
-  EXPECT_NEAR(pace.seconds(spans, 20, 20), 0, 1e-12);
+  const Phases phases{.dense = 10, .warmup = 4, .sparse = 6};
+  EXPECT_NEAR(pace.seconds(phases), 2.0 + 1.2 + 0.4 + 1.2, 1e-12);
+  EXPECT_NEAR(pace.seconds(phases, 20, 12), 0.2 + 1.2, 1e-12);
+  EXPECT_NEAR(pace.seconds(phases, 20, 20), 0, 1e-12);
 }
 
 }  // namespace

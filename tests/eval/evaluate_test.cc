@@ -372,7 +372,7 @@ TEST(EvaluateProgress, TellsHowFarAndCanStop) {
   EXPECT_TRUE(model->is_training());
 }
 
-TEST(Masks, DoNotDependOnTheStretch) {
+TEST(Masks, DoNotDependOnTheChunk) {
   nn::Model model = model_of(nn::testing::small(nn::AttentionConfig::gsa()));
   torch::NoGradGuard no_grad;
   torch::manual_seed(5);

@@ -128,8 +128,8 @@ TEST(CacheFiles, RefusedOnesChangeNothing) {
   refused(int8, "good", {"bits of an indexer key"});
   nn::ModelConfig config = nn::testing::small_model(nn::testing::four_systems()[3].config);
   config.attention.rope.theta = 5000;
-  Engine turned(make_model(config, torch::kFloat32));
-  refused(turned, "good", {"another model"});
+  Engine rotated(make_model(config, torch::kFloat32));
+  refused(rotated, "good", {"another model"});
 
   const std::string bytes = read_file(folder / "good", 1 << 24);
   const auto write = [&](const std::string& text) {

@@ -70,9 +70,9 @@ struct Problem {
     args.index_w = index_w.data();
   }
 
-  // Element i of the head that begins at this column, turned.
-  double turned(std::int64_t t, std::int64_t column, std::int64_t i, std::int64_t pairs,
-                const std::vector<float>& c, const std::vector<float>& s) const {
+  // Element i of the head that begins at this column, rotated.
+  double rotated(std::int64_t t, std::int64_t column, std::int64_t i, std::int64_t pairs,
+                 const std::vector<float>& c, const std::vector<float>& s) const {
     const float* head = x.data() + t * args.x_stride + column;
     if (i >= 2 * pairs) return head[i];
     const std::int64_t p = i % pairs;
@@ -98,20 +98,20 @@ TEST(Append, EveryPartGoesToItsPlace) {
       for (std::int64_t t = 0; t < 9; ++t) {
         const std::int64_t slot = p.slots[static_cast<std::size_t>(t)];
         for (std::int64_t i = 0; i < 24; ++i) {
-          ASSERT_NEAR(at(p.q, t * 24 + i), p.turned(t, i / 6 * 6, i % 6, 2, p.cos, p.sin), 1e-5);
+          ASSERT_NEAR(at(p.q, t * 24 + i), p.rotated(t, i / 6 * 6, i % 6, 2, p.cos, p.sin), 1e-5);
         }
         for (std::int64_t i = 0; i < 12; ++i) {
-          ASSERT_NEAR(at(p.k, slot * 12 + i), p.turned(t, 24 + i / 6 * 6, i % 6, 2, p.cos, p.sin), 1e-5);
+          ASSERT_NEAR(at(p.k, slot * 12 + i), p.rotated(t, 24 + i / 6 * 6, i % 6, 2, p.cos, p.sin), 1e-5);
           const std::int64_t place = 68 + (gate == 12 ? i : i / 6);
           const double open = gate == 0 ? 1 : sigmoid(p.column(t, place));
           ASSERT_NEAR(at(p.v, slot * 12 + i), p.column(t, 36 + i) * open, 1e-5);
         }
         for (std::int64_t i = 0; i < 15; ++i) {
           ASSERT_NEAR(at(p.index_q, t * 15 + i),
-                      p.turned(t, 48 + i / 5 * 5, i % 5, 1, p.index_cos, p.index_sin), 1e-5);
+                      p.rotated(t, 48 + i / 5 * 5, i % 5, 1, p.index_cos, p.index_sin), 1e-5);
         }
         for (std::int64_t i = 0; i < 5; ++i) {
-          ASSERT_NEAR(at(p.index_k, slot * 5 + i), p.turned(t, 63, i, 1, p.index_cos, p.index_sin), 1e-5);
+          ASSERT_NEAR(at(p.index_k, slot * 5 + i), p.rotated(t, 63, i, 1, p.index_cos, p.index_sin), 1e-5);
         }
         for (std::int64_t i = 0; i < 3; ++i) {
           const double w = p.column(t, p.args.index_w_column + i);
@@ -135,7 +135,7 @@ TEST(Append, EightBitKeysHaveAScaleARow) {
     const std::int64_t slot = p.slots[static_cast<std::size_t>(t)];
     double largest = 0;
     for (std::int64_t i = 0; i < 5; ++i) {
-      largest = std::max(largest, std::abs(p.turned(t, 63, i, 1, p.index_cos, p.index_sin)));
+      largest = std::max(largest, std::abs(p.rotated(t, 63, i, 1, p.index_cos, p.index_sin)));
     }
     for (std::int64_t i = 0; i < 5; ++i) {
       const int value = p.bytes[static_cast<std::size_t>(slot * 5 + i)];
@@ -143,7 +143,7 @@ TEST(Append, EightBitKeysHaveAScaleARow) {
         EXPECT_EQ(value, 0);
         continue;
       }
-      EXPECT_NEAR(value * at(p.scale, slot), p.turned(t, 63, i, 1, p.index_cos, p.index_sin), largest / 253);
+      EXPECT_NEAR(value * at(p.scale, slot), p.rotated(t, 63, i, 1, p.index_cos, p.index_sin), largest / 253);
     }
     if (t != 5) {
       EXPECT_NEAR(at(p.scale, slot), largest / 127, 1e-6);

@@ -44,47 +44,47 @@ TEST(AttendBackwardPlan, HopperTakesItsShapes) {
   EXPECT_EQ(other([](auto& f) { f.head_size = 64, f.group = 16; }), Kernel::hopper);
 }
 
-TEST(AttendBackwardPlan, OrderedChainsOfALongSequenceTakeTurns) {
+TEST(AttendBackwardPlan, QueuesOfALongSequenceAdvanceInGroups) {
   for (const std::int64_t keys : {8192, 16384, 131072}) {
     const AttendBackwardConfig config = choose_attend_backward(usual(keys, Accumulation::ordered));
-    EXPECT_EQ(config.order.heads, 4);
-    EXPECT_EQ(config.order.gang, keys == 8192 ? 1 : keys == 16384 ? 16 : 32);
+    EXPECT_EQ(config.schedule.heads, 4);
+    EXPECT_EQ(config.schedule.group_tiles, keys == 8192 ? 1 : keys == 16384 ? 16 : 32);
   }
 }
 
 // 1 KB of sums for a key and head: two heads of 16K keys fit, of 32K one.
-TEST(AttendBackwardPlan, WithoutAnOrderLongSequencesGoHeadByHead) {
+TEST(AttendBackwardPlan, WithAtomicsLongSequencesGoHeadByHead) {
   struct Expected {
     std::int64_t keys;
-    int heads, gang;
+    int heads, group_tiles;
   };
-  for (const auto& [keys, heads, gang] :
+  for (const auto& [keys, heads, group_tiles] :
        {Expected{8192, 4, 1}, {16384, 4, 16}, {32768, 1, 1}, {131072, 1, 1}, {1 << 20, 1, 1}}) {
     const AttendBackwardConfig config = choose_attend_backward(usual(keys, Accumulation::atomic));
-    EXPECT_EQ(config.order.heads, heads) << keys;
-    EXPECT_EQ(config.order.gang, gang) << keys;
+    EXPECT_EQ(config.schedule.heads, heads) << keys;
+    EXPECT_EQ(config.schedule.group_tiles, group_tiles) << keys;
   }
   AttendBackwardFacts dense = usual(131072, Accumulation::atomic);
   dense.masked = false;
-  EXPECT_EQ(choose_attend_backward(dense).order.heads, 4);
+  EXPECT_EQ(choose_attend_backward(dense).schedule.heads, 4);
 }
 
 TEST(AttendBackwardPlan, SequencesRunSideBySide) {
   AttendBackwardFacts facts = usual(4096, Accumulation::ordered);
   facts.sequences = 16;
   facts.total_keys = 16 * 4096;
-  EXPECT_EQ(choose_attend_backward(facts).order.together, 5);  // 80 MB of 16 each
+  EXPECT_EQ(choose_attend_backward(facts).schedule.sequences, 5);  // 80 MB of 16 each
   facts.accumulation = Accumulation::atomic;
-  EXPECT_EQ(choose_attend_backward(facts).order.together, 2);
+  EXPECT_EQ(choose_attend_backward(facts).schedule.sequences, 2);
   facts.sequences = 0, facts.total_keys = facts.longest_keys = 0;
-  EXPECT_EQ(choose_attend_backward(facts).order.together, 1);
+  EXPECT_EQ(choose_attend_backward(facts).schedule.sequences, 1);
 }
 
 TEST(AttendBackwardPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::atomic))),
             "hopper, tiles of 32 queries, 1 head of 1 sequence at a time: its sums fill the L2 cache");
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::ordered))),
-            "hopper, tiles of 32 queries, 4 heads of 1 sequence at a time, in gangs of 32 tiles: "
+            "hopper, tiles of 32 queries, 4 heads of 1 sequence at a time, in groups of 32 tiles: "
             "tiles find in the L2 cache what their neighbours added");
 }
 

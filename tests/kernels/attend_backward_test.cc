@@ -161,16 +161,16 @@ TEST_P(AttendBackwardBits, IgnoreBatchNeighbours) {
   }
 }
 
-// Sequences of many tiles, whose sums run side by side; and sums so large that tiles take turns in gangs.
+// Sequences of many tiles, whose sums run side by side; and sums so large that tiles start in groups.
 TEST_P(AttendBackwardBits, IgnoreNeighboursOfManyTiles) {
-  if (!backend::traits().matrix_units) GTEST_SKIP() << "this backend has no order of tiles";
+  if (!backend::traits().matrix_units) GTEST_SKIP() << "this backend has no tile scheduler";
   for (const double density : {-1.0, 0.1}) {
     AttendProblem many(dtype(), {{200, 200, 0}, {1, 1, 0}, {300, 900, 590}, {130, 130, 0}, {64, 70, 3}}, 8, 2,
                        64, density, Layout::tokens_first, 99);
     expect_same_alone(many, "side by side, density " + std::to_string(density));
     AttendProblem large(dtype(), {{300, 5200, 4900}, {40, 40, 0}, {200, 5200, 5000}}, 32, 8, 128, density,
                         Layout::tokens_first, 97);
-    expect_same_alone(large, "gangs, density " + std::to_string(density));
+    expect_same_alone(large, "tile groups, density " + std::to_string(density));
   }
 }
 

@@ -161,9 +161,9 @@ auto kl_checks(const IndexerKlInputs& in) {
 
 auto gate_checks(const GateShape& shape) {
   return [&] {
-    constexpr std::int64_t kMost = 1 << 20;
+    constexpr std::int64_t kMax = 1 << 20;
     for (const std::int64_t size : {shape.tokens, shape.heads, shape.head_size})
-      check::in_range("", "", size, 0, kMost);
+      check::in_range("", "", size, 0, kMax);
   };
 }
 
@@ -339,7 +339,7 @@ void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel&) {
       });
 }
 
-// ---- the operators of fused_backend.h: tensors without gaps
+// ---- the operators of fused_backend.h: contiguous tensors
 
 namespace {
 

@@ -56,7 +56,7 @@ const std::vector<Case> kCases = {
     in_bytes({"bytes_relu", {1500, 100}, 2, 64, 4, 2, 64, 4, 64, {}, GateKind::none, ScoreForm::relu}),
     {"dense", {1300, 1, 512, 513}, 1, 64, 4, 2, 64, 0},
     {"dense_queries_3", {1300, 3, 512, 515}, 3, 16, 8, 1, 128, 0},
-    {"dense_long", {70000, 17000, 16384, 65536}, 1, 64, 2, 1, 16, 0},  // pieces of every size
+    {"dense_long", {70000, 17000, 16384, 65536}, 1, 64, 2, 1, 16, 0},  // splits of every size
 };
 
 struct Problem {

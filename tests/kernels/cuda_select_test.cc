@@ -1,5 +1,5 @@
 // select on CUDA has two ways that must agree bit for bit: stored scores (few queries or short rows) and one
-// pass over the keys that collects what may be selected. Long problems, cut into pieces that are selected
+// pass over the keys that collects what may be selected. Long problems, cut into chunks that are selected
 // from stored scores, tell.
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 // As many queries and keys as it takes for one pass.
 const Batch kLong = {{4400, 33000, 28600}};
 
-void expect_same_in_pieces(IndexerProblem& problem, const Budget& budget) {
+void expect_same_in_chunks(IndexerProblem& problem, const Budget& budget) {
   const SelectResult all = run_select(problem, budget, serial());
   for (std::size_t n = 0; n < problem.batch.spans.size(); ++n) {
     const reference::Span span = problem.batch.spans[n];
@@ -47,8 +47,8 @@ TEST_P(OnePass, EqualsStoredScores) {
     const double mean = form == ScoreForm::sigmoid ? 0.1 : 0.8;
     in_every_way([&] {
       for (IndexerProblem* problem : {&usual, &other}) {
-        expect_same_in_pieces(*problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1});
-        expect_same_in_pieces(*problem, {BudgetMode::inverse, 700, 100, 2000, mean});
+        expect_same_in_chunks(*problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1});
+        expect_same_in_chunks(*problem, {BudgetMode::inverse, 700, 100, 2000, mean});
       }
     });
   }
@@ -59,7 +59,7 @@ TEST_P(OnePass, EqualsStoredScores) {
 TEST_P(OnePass, TakesTilesInTurns) {
   IndexerProblem problem(GetParam(), {{17501, 33537, 16036}}, 4, 64, ScoreForm::sigmoid, Layout::tokens_first,
                          55);
-  in_every_way([&] { expect_same_in_pieces(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1}); });
+  in_every_way([&] { expect_same_in_chunks(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1}); });
 }
 
 // Sequences of all lengths in one call: rows that need no bound, empty tiles, tiles of one query.
@@ -68,19 +68,19 @@ TEST_P(OnePass, TakesPackedSequences) {
                         {2000, 2000, 0},      {0, 3, 3},     {1033, 33001, 30001}};
   IndexerProblem problem(GetParam(), packed, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 56);
   in_every_way([&] {
-    expect_same_in_pieces(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1});
-    expect_same_in_pieces(problem, {BudgetMode::inverse, 700, 100, 2000, 0.1});
+    expect_same_in_chunks(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1});
+    expect_same_in_chunks(problem, {BudgetMode::inverse, 700, 100, 2000, 0.1});
   });
 }
 
-// Scores that come in few values: what reaches a bound may be most of the row, and its query is done again.
+// Scores that come in few values: what reaches a bound may be most of the row, and its query falls back.
 TEST_P(OnePass, CutsTies) {
   IndexerProblem problem(GetParam(), kLong, 4, 64, ScoreForm::sigmoid, Layout::tokens_first, 53);
   for (const std::int64_t values : {4000, 7, 1}) {
     for (std::int64_t s = values; s < problem.batch.keys(); ++s) {
       for (std::int64_t c = 0; c < 64; ++c) problem.k.set(s, 0, c, problem.k.at(s % values, 0, c));
     }
-    in_every_way([&] { expect_same_in_pieces(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1}); });
+    in_every_way([&] { expect_same_in_chunks(problem, {BudgetMode::fixed, 700, 1, 1 << 20, -1}); });
   }
 }
 
@@ -94,7 +94,7 @@ TEST_P(OnePass, EmptiesQueriesThatSeeNan) {
     for (std::int64_t t = 0; t < 4400; ++t) {
       ASSERT_EQ(all.k_t[t] == 0, t == 40 || t >= 30000 - 28600) << t;
     }
-    expect_same_in_pieces(problem, budget);
+    expect_same_in_chunks(problem, budget);
   });
 }
 
@@ -112,7 +112,7 @@ TEST_P(OnePass, EmptiesQueriesThatSeeInfinity) {
       ASSERT_GE(t, 30000 - 28600);
     }
     EXPECT_GT(empty, 2000);
-    expect_same_in_pieces(problem, budget);
+    expect_same_in_chunks(problem, budget);
   });
 }
 
@@ -186,7 +186,7 @@ TEST_P(Work, OfStoredRowsIsBounded) {
     const cuda::SelectWork work = work_of(problem, {BudgetMode::fixed, keys / 8, 1, 1 << 20, -1});
     EXPECT_EQ(work.rows, 300u) << keys;
     EXPECT_LE(work.histograms, 5 * work.rows) << keys;
-    EXPECT_EQ(work.redone, 0u) << keys;
+    EXPECT_EQ(work.fallback_rows, 0u) << keys;
   }
 }
 
@@ -195,10 +195,10 @@ TEST_P(Work, OfOnePassIsBounded) {
   const std::int64_t k = 2000;
   const cuda::SelectWork work = work_of(problem, {BudgetMode::fixed, k, 1, 1 << 20, -1});
   std::cout << "[ work     ] " << name_of(GetParam()) << ": " << work.entries / 4400 << " entries a query, "
-            << work.fallbacks << " fallbacks, " << work.redone << " rows done again, of 4400\n";
-  EXPECT_EQ(work.rows, work.redone);
-  EXPECT_LE(work.histograms, 3 * work.redone);
-  EXPECT_LE(work.redone, 44u);  // one in a hundred
+            << work.refined << " refined, " << work.fallback_rows << " fallback rows, of 4400\n";
+  EXPECT_EQ(work.rows, work.fallback_rows);
+  EXPECT_LE(work.histograms, 3 * work.fallback_rows);
+  EXPECT_LE(work.fallback_rows, 44u);  // one in a hundred
   EXPECT_LE(work.entries, 4400u * 3 * k);
 }
 

@@ -19,16 +19,16 @@ DecodeFacts usual() {
 TEST(DecodePlan, ListsAreSplitByKeysAlone) {
   const DecodeConfig config = choose_decode(usual());
   EXPECT_EQ(config.keys, 2048);
-  EXPECT_EQ(config.pieces, 16);
+  EXPECT_EQ(config.splits, 16);
   EXPECT_EQ(config.pick_blocks, 8);
   DecodeFacts facts = usual();
   facts.max_length = 100;
-  EXPECT_EQ(choose_decode(facts).pieces, 1);
+  EXPECT_EQ(choose_decode(facts).splits, 1);
   facts.device.major = 8;
   EXPECT_EQ(choose_decode(facts).pick_blocks, 1);
 }
 
-// Short rows want many pieces, long ones few: the most is not that of the longest row.
+// Short rows want many splits, long ones few: the maximum is not that of the longest row.
 TEST(DecodePlan, DenseRowsOfEveryLengthHaveRoom) {
   for (const std::int64_t longest : {1, 256, 16384, 16385, 65536, 65537, 131072}) {
     DecodeFacts facts = usual();
@@ -36,7 +36,7 @@ TEST(DecodePlan, DenseRowsOfEveryLengthHaveRoom) {
     facts.max_length = longest;
     const DecodeConfig config = choose_decode(facts);
     for (std::int64_t keys = 1; keys <= longest; keys += 61) {
-      ASSERT_LE(decoding::pieces_of(true, static_cast<int>(keys)), config.pieces)
+      ASSERT_LE(decoding::splits_of(true, static_cast<int>(keys)), config.splits)
           << keys << " of " << longest;
     }
     EXPECT_EQ(config.pick_blocks, 0);

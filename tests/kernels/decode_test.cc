@@ -1,4 +1,4 @@
-// decode on the CPU: bit for bit what select, attend and gate make of the same keys end to end, whatever the
+// decode on the CPU: bit for bit what select, attend and gate make of the same contiguous keys, whatever the
 // pages, the threads, the neighbours and the number of queries in a call; keys of 8 bits; edges; arguments.
 // (For CUDA devices: cuda_decode_test.cc.)
 #include "kernels/decode/decode.h"
@@ -43,12 +43,12 @@ ConstRows from_row(const Tensor& x, std::int64_t row) {
   return rows;
 }
 
-// Keys end to end, and a cache of more pages than they need, in random order. Rows that belong to no position
+// Contiguous keys, and a cache of more pages than they need, in random order. Rows that belong to no position
 // hold NaN, entries of the table beyond a length point nowhere: nobody may look at them.
 struct Problem {
   Case c;
   DType dtype;
-  Batch batch;  // queries that stand at a position, keys end to end
+  Batch batch;  // queries that stand at a position, contiguous keys
   Tensor q, k, v, gate, index_q, index_k, index_w, index_bias;
   Tensor pages_k, pages_v, pages_index_k;
   std::vector<std::int8_t> bytes, pages_bytes;
@@ -209,7 +209,7 @@ struct Problem {
     return x;
   }
 
-  // select, attend and gate, one sequence after another, on keys end to end.
+  // select, attend and gate, one sequence after another, on contiguous keys.
   Result expected() const {
     Result result = blank();
     for (std::size_t n = 0; n < c.lengths.size(); ++n) {

@@ -10,7 +10,7 @@
 namespace gsa::testing {
 namespace {
 
-// A tensor [tokens, size] without gaps, of normal numbers.
+// A contiguous tensor [tokens, size] of normal numbers.
 Tensor normal_rows(DType dtype, std::int64_t tokens, std::int64_t size, Random& random, double scale = 1) {
   Tensor rows(dtype, tokens, 1, size);
   rows.fill([&] { return scale * random.normal(); });
@@ -29,9 +29,9 @@ struct RowCase {
 };
 std::ostream& operator<<(std::ostream& out, const RowCase& c) { return out << c.name; }
 
-// Rows of one warp and of one block, aligned or not, one piece a thread or several.
+// Rows of one warp and of one block, aligned or not, one vector a thread or several.
 const std::vector<RowCase> kRowCases = {
-    {"one", 1, 1},       {"odd", 97, 59},   {"warp", 33, 256},   {"two_pieces", 131, 512},
+    {"one", 1, 1},       {"odd", 97, 59},   {"warp", 33, 256},   {"two_vectors", 131, 512},
     {"block", 70, 2048}, {"long", 9, 4096}, {"longer", 3, 8192}, {"unaligned", 11, 1025},
     {"many", 4200, 64}};
 
@@ -185,7 +185,7 @@ const std::vector<RotaryCase> kRotaryCases = {{"one", 1, 1, 1, 1, 2, 1},
                                               {"indexer", 29, 4, 1, 0, 32, 8},
                                               {"odd", 13, 3, 1, 2, 59, 20},
                                               {"queries_only", 7, 5, 0, 0, 16, 8},
-                                              {"nothing_turns", 5, 2, 2, 1, 24, 0},
+                                              {"nothing_rotates", 5, 2, 2, 1, 24, 0},
                                               {"long_heads", 6, 2, 1, 1, 256, 128},
                                               {"values_only", 9, 0, 0, 3, 8, 4}};
 
@@ -194,7 +194,7 @@ class Rotary : public ::testing::TestWithParam<std::tuple<DType, RotaryCase>> {}
 TEST_P(Rotary, MatchesTheReferenceBothWays) {
   const auto& [dtype, c] = GetParam();
   const RotaryShape shape{dtype, c.tokens, c.q_heads, c.k_heads, c.v_heads, c.size, c.pairs};
-  const std::int64_t heads = c.q_heads + c.k_heads + c.v_heads, turning = c.q_heads + c.k_heads;
+  const std::int64_t heads = c.q_heads + c.k_heads + c.v_heads, rotating = c.q_heads + c.k_heads;
   Random random(31);
   const Tensor x = normal_rows(dtype, c.tokens, heads * c.size, random);
   Tensor cos(real_of(dtype), c.tokens, 1, c.pairs), sin(real_of(dtype), c.tokens, 1, c.pairs);
@@ -219,7 +219,7 @@ TEST_P(Rotary, MatchesTheReferenceBothWays) {
     Tensor q(dtype, c.tokens, c.q_heads, c.size), k(dtype, c.tokens, c.k_heads, c.size);
     Tensor v(dtype, c.tokens, c.v_heads, c.size), back(dtype, c.tokens, heads, c.size);
     backend::rotary({shape, x.data(), cos.data(), sin.data(), q.data(), k.data(), v.data()}, serial());
-    // The joint tensor cut up without turning: gradients to turn back.
+    // The joint tensor cut up without rotation: gradients to rotate back.
     Tensor dq(dtype, c.tokens, c.q_heads, c.size), dk(dtype, c.tokens, c.k_heads, c.size);
     Tensor dv(dtype, c.tokens, c.v_heads, c.size);
     RotaryShape still = shape;
@@ -228,20 +228,20 @@ TEST_P(Rotary, MatchesTheReferenceBothWays) {
     backend::rotary_backward({shape, dq.data(), dk.data(), dv.data(), cos.data(), sin.data(), back.data()},
                              serial());
     with_arithmetic(dtype, [&](auto arithmetic) {
-      const auto turn = [&]<typename Real>(Real sign) {
+      const auto rotate = [&]<typename Real>(Real sign) {
         auto joint = x.values<Real>();
-        const auto turned =
-            reference::turned(joint, heads, c.size, cos.values<Real>(), sin.values<Real>(), c.pairs, sign);
+        const auto rotated =
+            reference::rotated(joint, heads, c.size, cos.values<Real>(), sin.values<Real>(), c.pairs, sign);
         for (std::int64_t t = 0; t < c.tokens; ++t) {  // values stay as they are
           const std::int64_t begin = t * heads * c.size;
-          std::copy_n(turned.begin() + begin, turning * c.size, joint.begin() + begin);
+          std::copy_n(rotated.begin() + begin, rotating * c.size, joint.begin() + begin);
         }
         return joint;
       };
       using Exact = typename decltype(arithmetic)::Exact;
       using Plain = typename decltype(arithmetic)::Plain;
-      const auto exact = turn(Exact(1));
-      const auto plain = turn(Plain(1));
+      const auto exact = rotate(Exact(1));
+      const auto plain = rotate(Plain(1));
       const auto check = [&](const Tensor& got, std::int64_t first, std::int64_t count, const char* name) {
         EXPECT_TRUE(
             accurate(got, part(exact, first, count), part(plain, first, count), forward_tolerance(dtype)))
@@ -249,8 +249,9 @@ TEST_P(Rotary, MatchesTheReferenceBothWays) {
       };
       check(q, 0, c.q_heads, "q");
       check(k, c.q_heads, c.k_heads, "k");
-      check(v, turning, c.v_heads, "v");
-      EXPECT_TRUE(accurate(back, turn(Exact(-1)), turn(Plain(-1)), forward_tolerance(dtype))) << "backward";
+      check(v, rotating, c.v_heads, "v");
+      EXPECT_TRUE(accurate(back, rotate(Exact(-1)), rotate(Plain(-1)), forward_tolerance(dtype)))
+          << "backward";
     });
   });
 }
@@ -395,7 +396,7 @@ TEST(CrossEntropyEdges, InfinityAndNaN) {
   const DType dtype = backend::any_dtype();
   Random random(52);
   Tensor logits = normal_rows(dtype, 4, 700, random);
-  for (std::int64_t j = 0; j < 690; ++j) logits.set(0, 0, j, -kInf);  // whole pieces of nothing
+  for (std::int64_t j = 0; j < 690; ++j) logits.set(0, 0, j, -kInf);  // whole vectors of nothing
   logits.set(1, 0, 3, kNan);
   logits.set(2, 0, 650, kInf);
   for (std::int64_t j = 0; j < 700; ++j) logits.set(3, 0, j, -kInf);

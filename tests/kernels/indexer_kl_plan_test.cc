@@ -41,7 +41,7 @@ TEST(IndexerKlPlan, DenseChunksCoverEveryTileOnceAndFit) {
 }
 
 // Where chunks end must not follow from the longest possible list alone: what a mask's bound allows.
-TEST(IndexerKlPlan, ListsKnowTheMostThatTheyMayNeed) {
+TEST(IndexerKlPlan, ListsKnowTheMaximumThatTheyMayNeed) {
   testing::Batch batch = {{9000, 9000, 0}};
   ConstMask mask;
   mask.max_selected = 100;

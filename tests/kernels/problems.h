@@ -47,7 +47,7 @@ reference::Kept<Real> kept_as(DType type) {
   return nullptr;
 }
 
-// Sequences laid end to end; the owner of what a Sequences points to.
+// Packed (varlen) sequences; the owner of what a Sequences points to.
 struct Batch {
   std::vector<reference::Span> spans;
 

@@ -24,6 +24,12 @@ std::vector<Place> places(Batch batch, const std::vector<std::int32_t>* numbers 
   return result;
 }
 
+TEST(SequencesTest, KnowTheirLongestKeys) {
+  const std::int64_t queries[] = {0, 1, 3, 3}, keys[] = {0, 7, 19, 22};
+  EXPECT_EQ((Sequences{3, queries, keys}).longest_keys(), 12);
+  EXPECT_EQ(Sequences{}.longest_keys(), 0);
+}
+
 TEST(QueryTilesTest, AreCutAtMultiplesOfTheirSize) {
   EXPECT_EQ(places(whole(1)), (std::vector<Place>{{0, 0, 1, 0}}));
   EXPECT_EQ(places(whole(64)), (std::vector<Place>{{0, 0, 64, 0}}));

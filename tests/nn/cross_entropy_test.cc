@@ -37,7 +37,7 @@ double error(const Tensor& a, const Tensor& b) {
   return (a.to(torch::kFloat64) - b.to(torch::kFloat64)).abs().max().item<double>();
 }
 
-// Vocabularies below and above the size at which logits are cut into stretches (64 MB on the CPU).
+// Vocabularies below and above the size at which logits are cut into chunks (64 MB on the CPU).
 class CrossEntropy : public ::testing::TestWithParam<std::int64_t> {};
 
 INSTANTIATE_TEST_SUITE_P(Vocabulary, CrossEntropy, ::testing::Values(7, 101, 1'500'003),

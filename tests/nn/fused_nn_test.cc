@@ -6,6 +6,7 @@
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
 #include "small_models.h"
+#include "torch/ops.h"
 
 namespace gsa::nn::testing {
 namespace {
@@ -30,7 +31,7 @@ TEST(JointLinear, IsTheProjectionsSideBySide) {
   EXPECT_EQ(b.storage_offset(), a.numel());
 }
 
-TEST(JointLinear, AWeightThatRestsGetsNoGradient) {
+TEST(JointLinear, AFrozenWeightGetsNoGradient) {
   torch::manual_seed(2);
   const Tensor x = torch::randn({5, 6}, torch::kFloat64);
   const Tensor a = torch::randn({4, 6}, torch::kFloat64).requires_grad_(),
@@ -38,6 +39,17 @@ TEST(JointLinear, AWeightThatRestsGetsNoGradient) {
   joint_linear(x, {a, b}).sum().backward();
   EXPECT_TRUE(a.grad().defined());
   EXPECT_FALSE(b.grad().defined());
+}
+
+// For one release the product of few rows answers to its old name, too.
+TEST(SkinnyLinear, AnswersToItsOldName) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  torch::manual_seed(2);
+  const ops::FewLinearInputs in = {.x = torch::randn({3, 32}), .weight = torch::randn({5, 32})};
+  EXPECT_TRUE(torch::equal(ops::few_linear(in), ops::skinny_linear(in)));
+  EXPECT_FALSE(ops::few_linear_serves(torch::kCPU, torch::kBFloat16, 3, 32, false));
+#pragma GCC diagnostic pop
 }
 
 // Values, names and what is learned do not depend on where weights lie.

@@ -95,7 +95,7 @@ TEST_P(LayoutVariants, PackedEqualsBatchedBitForBit) {
   }
 }
 
-// Sequences of many lengths, end to end, are what each is alone. (Not to the bit: torch's matrix product may
+// Packed sequences of many lengths are what each is alone. (Not to the bit: torch's matrix product may
 // pick another order of summation for another number of rows.)
 TEST_P(LayoutVariants, PackedSequencesDoNotMix) {
   auto layer = make_layer(GetParam().config);

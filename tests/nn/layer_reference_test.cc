@@ -148,9 +148,9 @@ Tensor torch_standard(GatedSparseAttention& layer, const Tensor& h) {
   const std::int64_t batch = h.size(0), length = h.size(1), group = c.heads / c.kv_heads;
   const RopeTables tables =
       Rope(c.head_size, c.rope, true).tables(torch::arange(length).repeat({batch}), h.scalar_type());
-  const auto heads = [&](const Tensor& x, std::int64_t n, bool turn) {
+  const auto heads = [&](const Tensor& x, std::int64_t n, bool rotated) {
     Tensor y = x.view({batch * length, n, c.head_size});
-    if (turn) y = rotate(y, tables);
+    if (rotated) y = rotate(y, tables);
     return y.view({batch, length, n, c.head_size}).transpose(1, 2).repeat_interleave(c.heads / n, 1);
   };
   EXPECT_EQ(group * c.kv_heads, c.heads);

@@ -33,8 +33,8 @@ inline Parameters parameters_of(torch::nn::Module& layer) {
   return result;
 }
 
-// Pairs (i, i + size / 2) of the first `size` dimensions turn by the angle t theta^(-2i / size). x [L, heads,
-// d].
+// Pairs (i, i + size / 2) of the first `size` dimensions rotate by the angle t theta^(-2i / size). x [L,
+// heads, d].
 inline Tensor reference_rope(const Tensor& x, std::int64_t size, double theta) {
   if (size == 0) return x;
   std::vector<Tensor> columns;

@@ -34,7 +34,7 @@ TEST(Rope, TurnsAPairByThePosition) {
   EXPECT_NEAR(y.flatten()[1].item<double>(), std::sin(3.0), 1e-15);
 }
 
-// Half-split: dimension i turns with dimension i + size / 2, what lies beyond size is left alone.
+// Half-split: dimension i rotates with dimension i + size / 2, what lies beyond size is left alone.
 TEST(Rope, HalfSplitLayoutAndUntouchedRest) {
   const Rope rope(4, RopeConfig{}, true);
   const Tensor x = torch::tensor({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, torch::kFloat64).view({1, 1, 6});
@@ -92,8 +92,8 @@ TEST(Rope, TablesFarOutAreTheExactOnesRounded) {
   EXPECT_EQ(tables.sin[0][0].item<float>(), static_cast<float>(std::sin(131071.0)));
 }
 
-// Without gradients long inputs go in pieces; nothing may show of it.
-TEST(Rope, PiecesGiveTheSameBits) {
+// Without gradients long inputs go in chunks; nothing may show of it.
+TEST(Rope, ChunksGiveTheSameBits) {
   const std::int64_t tokens = 9001;
   const Rope rope(16, RopeConfig{}, true);
   const Tensor x = torch::randn({tokens, 2, 20}, torch::kBFloat16);
@@ -111,8 +111,8 @@ TEST(Yarn, FactorOneIsPlainRope) {
   EXPECT_EQ(rope.factor(), 1);
 }
 
-// Pairs that turn more than beta_fast times over the original length keep their frequency, those that turn
-// less than beta_slow times are slowed by the whole factor, and in between the share falls steadily.
+// Pairs that rotate more than beta_fast times over the original length keep their frequency, those that
+// rotate less than beta_slow times are slowed by the whole factor, and in between the share falls steadily.
 TEST(Yarn, InterpolatesByParts) {
   const double factor = 16;
   const Rope plain(128, RopeConfig{}, true), yarn(128, yarn_config(factor), true);

@@ -43,7 +43,7 @@ def folder(tmp_path_factory, program_in):
     gsa = program_in(here)
     gsa.run("tokenize", "text.txt", "--output", "data")
     gsa.run("train", BENCH / "trained" / "tiny.toml", "--set", "data.train=data", "--set", "output.folder=run",
-            "--set", "device=cpu", "--set", "spans.dense=2", "--set", "spans.warmup=1", "--set", "spans.sparse=2")  # fmt: skip
+            "--set", "device=cpu", "--set", "phases.dense=2", "--set", "phases.warmup=1", "--set", "phases.sparse=2")  # fmt: skip
     dump(here / "run/latest", "--data", here / "data", "--length", LENGTH, "--rows", ROWS, "--offset", 7,
          "--layers", "0,3", "--output", here / "tensors", "--device", "cpu")  # fmt: skip
     return here
@@ -306,11 +306,11 @@ def test_training_steps_of_a_trained_model(folder, tmp_path):
     rows = {row["case"]: row for row in document["results"]}
     systems = "standard", "gated-only", "trained sparse", "trained sparse KL-selected"
     names = [f"run {system} 2x128" for system in systems]
-    assert list(rows) == names + [name + ", free order" for name in names] and "/ standard" in output
+    assert list(rows) == names + [name + ", non-deterministic" for name in names] and "/ standard" in output
     assert rows[names[0]]["over_standard"] == 1 and rows[names[2]]["over_standard"] > 0
     # Random weights guess among 258 bytes; five steps are enough to do better. Nothing learns while it is timed.
     assert 5.3 < rows[names[0]]["loss"] < 5.9 and rows[names[2]]["loss"] < rows[names[0]]["loss"] - 0.1
-    assert rows[names[2]]["loss"] == pytest.approx(rows[names[2] + ", free order"]["loss"], rel=1e-6)
+    assert rows[names[2]]["loss"] == pytest.approx(rows[names[2] + ", non-deterministic"]["loss"], rel=1e-6)
     assert "union_over_k" not in rows[names[0]] and "union_over_k" not in rows[names[1]]
     for name in names[2:]:
         overlap = rows[name]["union_over_k"]

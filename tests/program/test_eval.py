@@ -19,9 +19,9 @@ TRAIN = {
     "model.k_base": 16,
     "model.k_min": 4,
     "model.k_max": 32,
-    "spans.dense": 2,
-    "spans.warmup": 2,
-    "spans.sparse": 2,
+    "phases.dense": 2,
+    "phases.warmup": 2,
+    "phases.sparse": 2,
     "device": "cpu",
 }
 MODEL = "run/latest"
@@ -259,10 +259,10 @@ def test_weights_in_a_pipe_are_not_waited_for(trained):
 @pytest.mark.parametrize("system", ["standard", "sparse-only", "gated-only"])
 def test_other_systems(trained, system):
     dense = system in ("standard", "gated-only")
-    changes = {"model.system": system, "output.folder": system, "spans.dense": 2}
+    changes = {"model.system": system, "output.folder": system, "phases.dense": 2}
     if dense:
         # What a dense model would ignore is refused.
-        changes.update({"spans.warmup": 0, "spans.sparse": 0, "model.k_base": 0, "model.k_min": 0, "model.k_max": 0})
+        changes.update({"phases.warmup": 0, "phases.sparse": 0, "model.k_base": 0, "model.k_min": 0, "model.k_max": 0})
     train(trained, **changes)
     entry = report(trained, f"{system}/latest", "--data", "data", "--length", 48)["reports"][0]
     assert ("selection" in entry) == (not dense)

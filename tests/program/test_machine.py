@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 TRAIN = {"data.train": "data", "output.folder": "run", "data.length": 32, "batch.tokens": 64, "batch.rows": 2,
-         "spans.dense": 1, "device": "cpu"}
+         "phases.dense": 1, "device": "cpu"}
 
 
 def train(**changes):
@@ -128,6 +128,6 @@ def test_plain_characters_where_nothing_else_is_shown(gsa, model):
     plain = gsa.run_on_a_terminal(*command, TERM="xterm", LC_ALL="C")
     assert plain.isascii() and b"-----" in plain
     assert plain.isascii()
-    dumb = gsa.run_on_a_terminal(*train(output__folder="dumb", spans__dense=20), TERM="dumb", LC_ALL="C")
+    dumb = gsa.run_on_a_terminal(*train(output__folder="dumb", phases__dense=20), TERM="dumb", LC_ALL="C")
     assert b"\x1b" not in dumb and b"\rdense" not in dumb
-    assert b"\x1b[K" in gsa.run_on_a_terminal(*train(output__folder="live", spans__dense=20), TERM="xterm")
+    assert b"\x1b[K" in gsa.run_on_a_terminal(*train(output__folder="live", phases__dense=20), TERM="xterm")

@@ -27,7 +27,7 @@ def model(tmp_path_factory, program_in):
     program.run("tokenize", "text.txt", "--output", "data")
     options = {
         "data.train": "data", "data.length": 128, "batch.tokens": 256, "output.folder": "run",
-        "spans.dense": 2, "spans.warmup": 0, "spans.sparse": 2, "model.k_base": 16, "model.k_min": 8,
+        "phases.dense": 2, "phases.warmup": 0, "phases.sparse": 2, "model.k_base": 16, "model.k_min": 8,
         "model.k_max": 32,
     }  # fmt: skip
     program.run("train", *[f"--set={key}={value}" for key, value in options.items()])

@@ -11,7 +11,7 @@ import pytest
 
 TRAIN = {
     "data.train": "data", "output.folder": "run", "data.length": 32, "batch.tokens": 64, "batch.rows": 2,
-    "model.system": "standard", "spans.dense": 100000, "output.save_every": 0, "output.log_every": 1, "device": "cpu",
+    "model.system": "standard", "phases.dense": 100000, "output.save_every": 0, "output.log_every": 1, "device": "cpu",
 }
 
 
@@ -108,7 +108,7 @@ def test_refused_runs_leave_no_folders(gsa, data):
 
 # The file in a run's folder means the folder that it stands in, and finds the data from anywhere.
 def test_a_run_that_was_moved_goes_on(gsa, data, program_in):
-    gsa.run(*train(spans__dense=3))
+    gsa.run(*train(phases__dense=3))
     (gsa.folder / "elsewhere").mkdir()
     (gsa.folder / "run").rename(gsa.folder / "elsewhere" / "moved")
     output = program_in(gsa.folder / "elsewhere").run("train", "moved/config.toml", "--resume")

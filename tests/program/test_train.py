@@ -20,9 +20,9 @@ SETTINGS = {
     "model.k_base": 8,
     "model.k_min": 4,
     "model.k_max": 16,
-    "spans.dense": 8,
-    "spans.warmup": 8,
-    "spans.sparse": 8,
+    "phases.dense": 8,
+    "phases.warmup": 8,
+    "phases.sparse": 8,
     "kl_share": 0.5,
     "output.save_every": 1,
     "output.log_every": 1,
@@ -48,19 +48,19 @@ def metrics(gsa, run="run"):
 
 
 def losses(lines):
-    return [(line["step"], line["span"], line.get("loss"), line.get("kl")) for line in lines if line["kind"] == "step"]
+    return [(line["step"], line["phase"], line.get("loss"), line.get("kl")) for line in lines if line["kind"] == "step"]
 
 
 # Twenty kills without warning, each at a random moment of a run that saves after every step. The newest
 # checkpoint is always readable (resuming verifies every checksum), and the run ends with the very bits of one
 # that was never killed.
 def test_kill_at_any_moment(gsa, data):
-    spans = {"spans__dense": 15, "spans__warmup": 15, "spans__sparse": 15}
-    gsa.run(*arguments(output__folder="whole", **spans))
+    phases = {"phases__dense": 15, "phases__warmup": 15, "phases__sparse": 15}
+    gsa.run(*arguments(output__folder="whole", **phases))
     moments = random.Random(5)
     done = in_the_middle = 0
     for kill in range(20):
-        process = gsa.start(*arguments(**spans), *(["--resume"] if done else []))
+        process = gsa.start(*arguments(**phases), *(["--resume"] if done else []))
         text = ""
         for line in process.stdout:  # until steps come
             text += line
@@ -76,7 +76,7 @@ def test_kill_at_any_moment(gsa, data):
         in_the_middle += any(folder.glob(".step-*"))
         done = max((int(path.name.split("-")[1]) for path in folder.glob("step-*")), default=0)
     assert done > 0 and in_the_middle > 0, "the kills came at the wrong moments to show anything"
-    assert "resumed" in gsa.run(*arguments(**spans), "--resume")
+    assert "resumed" in gsa.run(*arguments(**phases), "--resume")
     assert weights(newest(gsa)) == weights(newest(gsa, "whole"))
     assert losses(metrics(gsa)) == losses(metrics(gsa, "whole"))
 
@@ -93,7 +93,7 @@ def until_step(process, step):
     (signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGHUP, 2), (signal.SIGXCPU, 2), (signal.SIGUSR1, 2),
 ])
 def test_a_signal_saves_and_says_so(gsa, data, which, times):
-    process = gsa.start(*arguments(output__save_every=0, spans__dense=100000))
+    process = gsa.start(*arguments(output__save_every=0, phases__dense=100000))
     until_step(process, 3)
     for _ in range(times):
         process.send_signal(which)
@@ -108,7 +108,7 @@ def test_a_signal_saves_and_says_so(gsa, data, which, times):
 
 def test_nohup_keeps_a_closed_terminal_away(gsa, data):
     process = gsa.start(
-        *arguments(output__save_every=0, spans__dense=100000),
+        *arguments(output__save_every=0, phases__dense=100000),
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     until_step(process, 3)
@@ -176,23 +176,23 @@ def test_a_finished_run_says_that_it_is(gsa, data):
 def test_a_finished_run_can_be_given_more_steps(gsa, data):
     gsa.run(*arguments(output__save_every=0))
     changes = {"output__save_every": 0, "optimizer__warmup_steps": 1}  # what -1 meant for the 24 steps
-    output = gsa.run(*arguments(**changes, spans__sparse=12), "--resume")
+    output = gsa.run(*arguments(**changes, phases__sparse=12), "--resume")
     assert "resumed from the checkpoint of step 24\n" in output
     assert "note    the run goes on to 28 steps instead of 24; the schedule of the learning rate now ends there" in output
     assert newest(gsa).name == "step-0000000028"
     assert [line["step"] for line in metrics(gsa) if line["kind"] == "step"] == list(range(1, 29))
     state = json.loads((newest(gsa) / "state.json").read_text(encoding="utf-8"))
     assert "sparse = 12" in state["config"]
-    # Spans that are over stay as they were, and without more steps the schedule does too.
-    refused = gsa.run(*arguments(**changes, spans__sparse=20, spans__dense=9), "--resume", status=2)
-    assert "option 'spans.dense': expected 8, since step 28" in refused
-    refused = gsa.run(*arguments(**changes, spans__sparse=12, optimizer__lr=0.5), "--resume", status=2)
+    # Phases that are over stay as they were, and without more steps the schedule does too.
+    refused = gsa.run(*arguments(**changes, phases__sparse=20, phases__dense=9), "--resume", status=2)
+    assert "option 'phases.dense': expected 8, since step 28" in refused
+    refused = gsa.run(*arguments(**changes, phases__sparse=12, optimizer__lr=0.5), "--resume", status=2)
     assert "option 'optimizer.lr': expected 0.001" in refused
 
 
 def test_a_run_may_start_from_another_runs_newest_checkpoint(gsa, data):
     gsa.run(*arguments(output__save_every=0))
-    more = {"output__save_every": 0, "spans__dense": 1, "spans__warmup": 1, "spans__sparse": 1}
+    more = {"output__save_every": 0, "phases__dense": 1, "phases__warmup": 1, "phases__sparse": 1}
     gsa.run(*arguments(**more, model__from="run", output__folder="of_run"))
     gsa.run(*arguments(**more, model__from="run/latest", output__folder="of_latest"))
     assert weights(newest(gsa, "of_run")) == weights(newest(gsa, "of_latest"))
@@ -200,7 +200,7 @@ def test_a_run_may_start_from_another_runs_newest_checkpoint(gsa, data):
 
 def test_a_template_needs_no_dataset(gsa, data):
     template = gsa.run("train", "--print-config", "--set", "model.layers=2")
-    assert template.startswith("# To be filled in before a run: data.train output.folder spans\n")
+    assert template.startswith("# To be filled in before a run: data.train output.folder phases\n")
     assert "layers = 2\n" in template and "warmup_steps = -1\n" in template
     (gsa.folder / "mine.toml").write_text(template, encoding="utf-8")
     gsa.run("train", "mine.toml", *arguments(output__save_every=0)[1:])
@@ -233,7 +233,7 @@ def test_a_model_goes_on_with_its_own_tokenizer_only(gsa, data):
 
 def test_mistakes_are_explained(gsa, data):
     assert "key=value" in gsa.run("train", "--set", "foo", status=2)
-    assert "did you mean 'spans.warmup'" in gsa.run("train", "--set", "spans.warmp=1", status=2)
+    assert "did you mean 'phases.warmup'" in gsa.run("train", "--set", "phases.warmp=1", status=2)
     (gsa.folder / "bad.toml").write_text("[optimiser]\nlr = 1\n", encoding="utf-8")
     assert "did you mean 'optimizer.lr'" in gsa.run("train", "bad.toml", status=2)
     assert "data.train" in gsa.run("train", status=2)
@@ -266,18 +266,18 @@ def test_metrics_have_what_is_promised(gsa, data):
     lines = metrics(gsa)
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["step"] for line in steps] == list(range(1, 25))
-    assert [line["span"] for line in steps] == ["dense"] * 8 + ["warmup"] * 8 + ["sparse"] * 8
+    assert [line["phase"] for line in steps] == ["dense"] * 8 + ["warmup"] * 8 + ["sparse"] * 8
     common = {"lr", "tokens_per_second", "tflops", "mfu", "memory_bytes", "epoch", "spikes", "layers"}
     for line in steps:
         assert common <= line.keys()
-        assert ("loss" in line) == ("gradient_norm" in line) == (line["span"] != "warmup")
-        assert ("kl" in line) == ("indexer_gradient_norm" in line) == (line["span"] != "dense")
+        assert ("loss" in line) == ("gradient_norm" in line) == (line["phase"] != "warmup")
+        assert ("kl" in line) == ("indexer_gradient_norm" in line) == (line["phase"] != "dense")
         assert len(line["layers"]) == 4 and all(0 < layer["output_gate"] < 1 for layer in line["layers"])
-        if line["span"] != "dense":
+        if line["phase"] != "dense":
             assert len(line["kl"]) == 4
             assert all(1 <= layer["k_mean"] <= 16 and 0 < layer["kept_mass"] <= 1.001 for layer in line["layers"])
-        assert ("kept_mass" in line) == (line["span"] == "sparse")
-        if line["span"] == "sparse":
+        assert ("kept_mass" in line) == (line["phase"] == "sparse")
+        if line["phase"] == "sparse":
             assert line["kept_mass"] == [layer["kept_mass"] for layer in line["layers"]]
     assert [line["step"] for line in lines if line["kind"] == "validation"] == [10, 20, 24]
     assert [line["step"] for line in lines if line["kind"] == "sample"] == [12, 24]
@@ -287,7 +287,7 @@ def test_sizes_of_ones_own_and_a_dense_model_made_sparse(gsa, data):
     no_k = {"model__k_base": 0, "model__k_min": 0, "model__k_max": 0}
     gsa.run(
         *arguments(
-            **no_k, model__system="gated-only", spans__warmup=0, spans__sparse=0, output__save_every=0,
+            **no_k, model__system="gated-only", phases__warmup=0, phases__sparse=0, output__save_every=0,
             model__layers=2, model__d_model=48, model__heads=3, model__kv_heads=1, model__head_size=16,
             model__intermediate_size=64,
         )
@@ -296,7 +296,7 @@ def test_sizes_of_ones_own_and_a_dense_model_made_sparse(gsa, data):
     assert (config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]) == (2, 48, 64)
     assert (config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]) == (3, 1, 16)
     sparse = {
-        **no_k, "kl_share": 1, "model__from": "run/latest", "model__system": "gsa", "spans__dense": 0, "output__folder": "sparse",
+        **no_k, "kl_share": 1, "model__from": "run/latest", "model__system": "gsa", "phases__dense": 0, "output__folder": "sparse",
         "output__save_every": 0,
     }
     refused = gsa.run(*arguments(**sparse, model__layers=3), status=2)
@@ -312,7 +312,7 @@ def test_sizes_of_ones_own_and_a_dense_model_made_sparse(gsa, data):
 
 
 def test_says_where_sparse_steps_run_dense_and_few_queries_teach(gsa, data):
-    short = {"spans__dense": 0, "spans__warmup": 1, "spans__sparse": 1, "output__save_every": 0}
+    short = {"phases__dense": 0, "phases__warmup": 1, "phases__sparse": 1, "output__save_every": 0}
     output = gsa.run(*arguments(**short, model__dense_below=64))
     dense = "sparse steps run dense: rows of 32 tokens are shorter than the model's dense_below, 64"
     few = "the indexer learns from about 32 queries a step, which is few; kl_share=1 takes 64"

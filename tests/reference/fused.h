@@ -53,11 +53,11 @@ RmsNormGradients<Real> rms_norm_backward(const std::vector<Real>& dy, const std:
   return result;
 }
 
-// x [tokens, heads, size], cos and sin [tokens, pairs]; sign -1 turns back.
+// x [tokens, heads, size], cos and sin [tokens, pairs]; sign -1 rotates back.
 template <typename Real>
-std::vector<Real> turned(std::vector<Real> x, std::int64_t heads, std::int64_t size,
-                         const std::vector<Real>& cos, const std::vector<Real>& sin, std::int64_t pairs,
-                         Real sign) {
+std::vector<Real> rotated(std::vector<Real> x, std::int64_t heads, std::int64_t size,
+                          const std::vector<Real>& cos, const std::vector<Real>& sin, std::int64_t pairs,
+                          Real sign) {
   const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / (heads * size);
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < heads; ++h) {

@@ -8,8 +8,8 @@ from problems import everywhere
 ALL_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def turned(x, cos, sin):
-    """x [T, heads, d], the first 2 * pairs dimensions turned, rounded to the type once."""
+def rotated(x, cos, sin):
+    """x [T, heads, d], the first 2 * pairs dimensions rotated, rounded to the type once."""
     pairs = cos.shape[1]
     c, s = cos[:, None], sin[:, None]
     a, b = x[..., :pairs].to(cos.dtype), x[..., pairs : 2 * pairs].to(cos.dtype)
@@ -46,12 +46,12 @@ def make(dtype, tokens=37, heads=4, kv=2, size=16, index=(3, 8, 2), gate="elemen
         at += width
         return x[:, at - width : at]
 
-    expected = {"q": turned(take(heads * size).view(tokens, heads, size), cos, sin)}
-    expected["k"] = turned(take(kv * size).view(tokens, kv, size), cos, sin)
+    expected = {"q": rotated(take(heads * size).view(tokens, heads, size), cos, sin)}
+    expected["k"] = rotated(take(kv * size).view(tokens, kv, size), cos, sin)
     values = take(kv * size).view(tokens, kv, size)
     if index_heads:
-        expected["index_q"] = turned(take(index_heads * index_size).view(tokens, index_heads, -1), index_cos, index_sin)
-        expected["index_k"] = turned(take(index_size).view(tokens, 1, -1), index_cos, index_sin)[:, 0]
+        expected["index_q"] = rotated(take(index_heads * index_size).view(tokens, index_heads, -1), index_cos, index_sin)
+        expected["index_k"] = rotated(take(index_size).view(tokens, 1, -1), index_cos, index_sin)[:, 0]
         expected["index_w"] = torch.sigmoid(x[:, w_column : w_column + index_heads].to(real))
     if gates:
         z = take(gates).to(real)
@@ -150,7 +150,7 @@ def test_errors_name_the_argument():
     refused("argument 'slots'", {5: torch.zeros(36, dtype=torch.int64)})
     refused("argument 'x'.*columns", {0: arguments[0][:, :100]})
     refused("argument 'value_gate'.*got 5", value_gate=5)
-    refused("argument 'k'.*gaps", {6: arguments[6].transpose(0, 1)})
+    refused("argument 'k'.*contiguous", {6: arguments[6].transpose(0, 1)})
     refused("argument 'index_k'.*None", {8: None})
     refused("argument 'v'", {7: arguments[7].double()})
     refused("argument 'cos'.*half a head", {1: torch.randn(37, 9), 2: torch.randn(37, 9)})

@@ -20,7 +20,7 @@ def reference_norm(x, weight):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
 
 
-def turn(x, cos, sin):
+def rotate(x, cos, sin):
     n = cos.size(-1)
     a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
     c, s = cos.unsqueeze(1), sin.unsqueeze(1)
@@ -69,8 +69,8 @@ def test_rotary(heads, pairs, dtype):
     def reference(x):
         wide = x.view(tokens, sum(heads), size)
         c, s = (t.to(torch.float32 if x.dtype in FLOATS else x.dtype) for t in (cos, sin))
-        turning = sum(heads[:2])
-        return torch.cat([turn(wide[:, :turning], c, s).to(x.dtype), wide[:, turning:]], 1)
+        rotating = sum(heads[:2])
+        return torch.cat([rotate(wide[:, :rotating], c, s).to(x.dtype), wide[:, rotating:]], 1)
 
     def ours(x):
         return torch.cat(gsa.rotary(x, cos.float(), sin.float(), *heads), 1)

@@ -135,14 +135,14 @@ def test_long_sequences_among_short_ones():
 
 
 @pytest.mark.parametrize("cuts", [[0, 97], [0, 1, 97], [0, 40, 64, 96, 97]], ids=sizes_id)
-def test_queries_in_pieces(cuts):
-    """Prefill in pieces against a cache of keys: q_position says where a piece stands."""
+def test_queries_in_chunks(cuts):
+    """Prefill in chunks against a cache of keys: q_position says where a chunk stands."""
     p = make(queries=97)
     whole = run(p, backward=False)
     for begin, end in zip(cuts[:-1], cuts[1:]):
         part = p.with_(q=p.q[:, begin:end], index_q=p.index_q[:, begin:end], index_w=p.index_w[:, begin:end])
-        piece = run(part, backward=False, q_position=torch.full((2,), begin))
-        for name, tensor in piece.items():
+        chunk = run(part, backward=False, q_position=torch.full((2,), begin))
+        for name, tensor in chunk.items():
             assert_same_bits(tensor, whole[name][:, begin:end], name)
         # The same with only the keys that exist by then: the last query stands at the last key.
         cache = part.with_(k=p.k[:, :end], v=p.v[:, :end], index_k=p.index_k[:, :end])

@@ -66,7 +66,7 @@ def test_everything_selected_is_torchs_attention():
 
 @pytest.mark.parametrize("dtype", everywhere([torch.float32, torch.bfloat16]), indirect=True)
 def test_longer_than_a_chunk(dtype):
-    """More than 2048 queries run in pieces: the forward pass does not show it in a single bit."""
+    """More than 2048 queries run in chunks: the forward pass does not show it in a single bit."""
     p = make(
         batch=2, queries=2500, heads=2, kv_heads=1, size=16, index_heads=2, index_size=8, dtype=dtype
     ).leaves()
@@ -74,13 +74,13 @@ def test_longer_than_a_chunk(dtype):
     ours = sparse(p)
     for name, a, b in zip(("out", "lse", "k_t", "variance", "threshold", "tie_cut"), ours, expected):
         assert_same_bits(a, b, name)
-    # The backward pass sums over queries piece by piece: equal up to rounding.
+    # The backward pass sums over queries chunk by chunk: equal up to rounding.
     direction = torch.randn_like(ours[0])
-    pieces = torch.autograd.grad(ours[0], p.attention(), direction)
+    chunks = torch.autograd.grad(ours[0], p.attention(), direction)
     whole = torch.autograd.grad(expected[0], p.attention(), direction)
-    assert_same_bits(pieces[0], whole[0], "dq")
+    assert_same_bits(chunks[0], whole[0], "dq")
     tolerance = 4 * torch.finfo(dtype).eps
-    for a, b in zip(pieces[1:], whole[1:]):
+    for a, b in zip(chunks[1:], whole[1:]):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * b.abs().max().item())
 
 

@@ -20,20 +20,20 @@ TrainConfig valid() {
   TrainConfig config;
   config.data.train = "data";
   config.output.folder = "run";
-  config.spans.sparse = 100;
+  config.phases.sparse = 100;
   return config;
 }
 
 TEST(TrainConfig, ReadsToml) {
   TrainConfig config;
   read_toml_text(config,
-                 "precision = \"bf16\"\n[optimizer]\nlr = 3e-4\nclip = 2\n[spans]\nsparse = 7\n"
+                 "precision = \"bf16\"\n[optimizer]\nlr = 3e-4\nclip = 2\n[phases]\nsparse = 7\n"
                  "[guard]\nskip_spikes = true\n[output]\nfolder = \"a b\"\n",
                  "x.toml");
   EXPECT_EQ(config.precision, "bf16");
   EXPECT_EQ(config.optimizer.lr, 3e-4);
   EXPECT_EQ(config.optimizer.clip, 2);
-  EXPECT_EQ(config.spans.sparse, 7);
+  EXPECT_EQ(config.phases.sparse, 7);
   EXPECT_TRUE(config.guard.skip_spikes);
   EXPECT_EQ(config.output.folder, "a b");
   EXPECT_EQ(config.batch.rows, TrainConfig().batch.rows);
@@ -58,6 +58,19 @@ TEST(TrainConfig, PathsInAFileBeginAtTheFile) {
   EXPECT_EQ(absolute.data.validation, "");
 }
 
+// Files of older runs call the phases spans.
+TEST(TrainConfig, OldNamesAreRead) {
+  TrainConfig config;
+  read_toml_text(config, "[spans]\ndense = 5\nwarmup = 2\n", "x.toml");
+  set_option(config, "spans.sparse=4");
+  EXPECT_EQ(config.phases.dense, 5);
+  EXPECT_EQ(config.phases.warmup, 2);
+  EXPECT_EQ(config.phases.sparse, 4);
+  read_toml_text(config, "[spans]\n", "x.toml");
+  EXPECT_EQ(config.steps(), 11);
+  expect_error([&] { set_option(config, "spans.dense=3x"); }, {"'spans.dense'", "'3x'"});
+}
+
 TEST(TrainConfig, MistakesInAFileAreNamed) {
   const auto complain = [](const std::string& text, std::initializer_list<std::string> parts) {
     expect_error(
@@ -69,36 +82,37 @@ TEST(TrainConfig, MistakesInAFileAreNamed) {
   };
   complain("[optimizer]\n\nlearning = 1\n", {"x.toml", "line 3", "optimizer.learning"});
   complain("[optimiser]\nlr = 1\n", {"'optimiser.lr'", "did you mean 'optimizer.lr'"});
-  complain("[spans]\nspars = 1\n", {"did you mean 'spans.sparse'"});
+  complain("[phases]\nspars = 1\n", {"did you mean 'phases.sparse'"});
   complain("[modle]\n", {"'modle'"});
   complain("[optimizer]\nlr = \"fast\"\n", {"optimizer.lr", "a number", "fast"});
   complain("[optimizer]\nlr = -1.0\n", {"optimizer.lr", "from 0 to 10", "-1"});
   complain("[optimizer]\nlr = nan\n", {"optimizer.lr"});
-  complain("[spans]\ndense = 1.5\n", {"spans.dense", "a whole number", "1.5"});
-  complain("[spans]\ndense = [1]\n", {"spans.dense", "a list"});
+  complain("[phases]\ndense = 1.5\n", {"phases.dense", "a whole number", "1.5"});
+  complain("[phases]\ndense = [1]\n", {"phases.dense", "a list"});
   complain("[guard]\nskip_spikes = 1\n", {"guard.skip_spikes", "true or false", "1"});
   complain("precision = \"fp16\"\n", {"precision", "auto, fp32 or bf16", "fp16"});
   complain("[model]\npreset = \"smal\"\n", {"model.preset", "did you mean 'small'"});
-  complain("[spans\n", {"x.toml", "line 1", "TOML"});
+  complain("[phases]\ndense = 1\n[spans]\ndense = 2\n", {"x.toml", "line 3", "[phases]", "got both"});
+  complain("[phases\n", {"x.toml", "line 1", "TOML"});
   complain("seed = 1\nseed = 2\n", {"line 2"});
 }
 
 TEST(TrainConfig, SetsOptionsFromTheCommandLine) {
   TrainConfig config;
   set_option(config, "optimizer.lr=1e-2");
-  set_option(config, "spans.dense=3");
+  set_option(config, "phases.dense=3");
   set_option(config, "output.sample_prompt=a = b");
   set_option(config, "output.tensorboard=false");
   EXPECT_EQ(config.optimizer.lr, 1e-2);
-  EXPECT_EQ(config.spans.dense, 3);
+  EXPECT_EQ(config.phases.dense, 3);
   EXPECT_EQ(config.output.sample_prompt, "a = b");
   EXPECT_FALSE(config.output.tensorboard);
   expect_error([&] { set_option(config, "optimizer.lr"); }, {"key=value"});
   expect_error([&] { set_option(config, "=1"); }, {"key=value"});
   expect_error([&] { set_option(config, "optimizer.rl=1"); }, {"did you mean 'optimizer.lr'"});
-  expect_error([&] { set_option(config, "spans.dense=3x"); }, {"spans.dense", "'3x'"});
-  expect_error([&] { set_option(config, "spans.dense="); }, {"spans.dense", "''"});
-  expect_error([&] { set_option(config, "spans.dense=inf"); }, {"spans.dense"});
+  expect_error([&] { set_option(config, "phases.dense=3x"); }, {"phases.dense", "'3x'"});
+  expect_error([&] { set_option(config, "phases.dense="); }, {"phases.dense", "''"});
+  expect_error([&] { set_option(config, "phases.dense=inf"); }, {"phases.dense"});
   expect_error([&] { set_option(config, "output.tensorboard=yes"); }, {"true or false", "'yes'"});
 }
 
@@ -168,7 +182,7 @@ TEST(TrainConfig, ContradictionsAreRefused) {
   };
   complain([](TrainConfig& c) { c.data.train.clear(); }, {"data.train", "gsa tokenize"});
   complain([](TrainConfig& c) { c.output.folder.clear(); }, {"output.folder"});
-  complain([](TrainConfig& c) { c.spans.sparse = 0; }, {"spans", "at least one step"});
+  complain([](TrainConfig& c) { c.phases.sparse = 0; }, {"phases", "at least one step"});
   complain([](TrainConfig& c) { c.batch.tokens = 1000; }, {"batch.tokens", "multiple of data.length = 512"});
   complain([](TrainConfig& c) { c.optimizer.warmup_steps = 101; }, {"optimizer.warmup_steps", "100"});
   complain([](TrainConfig& c) { c.optimizer.decay_steps = 10; }, {"optimizer.decay_steps", "wsd"});
@@ -206,9 +220,9 @@ TEST(TrainConfig, DescribesTheModel) {
   config.model.system = "standard";
   expect_error([&] { config.model_config(258, std::nullopt); }, {"model.system", "k_base"});
   config.model.k_base = 0;
-  expect_error([&] { config.model_config(258, std::nullopt); }, {"spans", "no indexer", "100 sparse"});
-  config.spans.dense = 100;
-  config.spans.sparse = 0;
+  expect_error([&] { config.model_config(258, std::nullopt); }, {"phases", "no indexer", "100 sparse"});
+  config.phases.dense = 100;
+  config.phases.sparse = 0;
   EXPECT_FALSE(config.model_config(258, std::nullopt).attention.sparse);
 
   // A stored model keeps what it is meant for, also where rows are shorter.
@@ -312,7 +326,7 @@ TEST(TrainConfig, AFoldersSizesAreNotContradicted) {
   config.model.system = "gsa";
   EXPECT_EQ(config.model_config(258, stored).attention.indexer.head_size, 32);
   config.model.system = "gated-only";
-  config.spans = {.dense = 1, .warmup = 0, .sparse = 0};
+  config.phases = {.dense = 1, .warmup = 0, .sparse = 0};
   expect_error([&] { config.model_config(258, stored); }, {"model.system", "model.index_head_size"});
 }
 
@@ -362,7 +376,7 @@ TEST(TrainConfig, SaysWhereSparseStepsDoNotPay) {
   attention.dense_below = 0;
   EXPECT_EQ(length_note(config, attention, true), "");
   config.data.length = 8192;
-  config.spans = {.dense = 100, .warmup = 10, .sparse = 0};
+  config.phases = {.dense = 100, .warmup = 10, .sparse = 0};
   EXPECT_EQ(length_note(config, attention, true), "");
 }
 
@@ -377,7 +391,7 @@ TEST(TrainConfig, SaysWhereFewQueriesTeachTheIndexer) {
   }
   config.kl_support = "selected";  // of every query
   EXPECT_EQ(sample_note(config), "");
-  config.spans.warmup = 1;  // always a sample
+  config.phases.warmup = 1;  // always a sample
   EXPECT_EQ(sample_note(config), note);
   config.kl_share = 0.125;
   EXPECT_EQ(sample_note(config), "");
@@ -385,7 +399,7 @@ TEST(TrainConfig, SaysWhereFewQueriesTeachTheIndexer) {
   config.batch.tokens = 512;
   EXPECT_EQ(sample_note(config), "");
   config.kl_share = 0.015625;
-  config.spans = {.dense = 100, .warmup = 0, .sparse = 0};
+  config.phases = {.dense = 100, .warmup = 0, .sparse = 0};
   EXPECT_EQ(sample_note(config), "");
 }
 

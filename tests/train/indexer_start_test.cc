@@ -33,20 +33,20 @@ TEST(IndexerStart, IsChosenByWhatThereIs) {
   EXPECT_EQ(indexer_start(config, std::nullopt), IndexerStart::random);
   EXPECT_EQ(indexer_start(config, dense), IndexerStart::attention);
   EXPECT_EQ(indexer_start(config, sparse), IndexerStart::kept);
-  config.spans.dense = 1;
+  config.phases.dense = 1;
   EXPECT_EQ(indexer_start(config, std::nullopt), IndexerStart::attention);
   EXPECT_EQ(indexer_start(config, sparse), IndexerStart::kept);
   config.model.indexer_init = "random";
   EXPECT_EQ(indexer_start(config, std::nullopt), IndexerStart::random);
   EXPECT_EQ(indexer_start(config, sparse), IndexerStart::random);
   config.model.indexer_init = "attention";
-  config.spans.dense = 0;
+  config.phases.dense = 0;
   EXPECT_EQ(indexer_start(config, std::nullopt), IndexerStart::attention);
   EXPECT_EQ(indexer_start(config, sparse), IndexerStart::attention);
 }
 
-// With a rate of 0 for the indexer its weights stay as they start, and the base rests in warm-up: after the
-// first step of warm-up they are what the definition says, in either precision.
+// With a rate of 0 for the indexer its weights stay as they start, and the base is frozen in warm-up: after
+// the first step of warm-up they are what the definition says, in either precision.
 TEST(IndexerStart, HappensBeforeTheFirstStepOfWarmUp) {
   for (const char* precision : {"fp32", "bf16"}) {
     SCOPED_TRACE(precision);
@@ -93,7 +93,7 @@ TEST(IndexerStart, ResumesBitForBitAcrossTheBoundary) {
     const auto config_of = [&](const std::string& name) {
       TrainConfig config = small_run(folder, concat(name, warmup));
       config.precision = "bf16";
-      config.spans.warmup = warmup;
+      config.phases.warmup = warmup;
       return config;
     };
     Notes whole_notes;
@@ -163,7 +163,7 @@ TEST(IndexerStart, IsRefusedWhereItSaysNothing) {
   const TemporaryFolder folder;
   TrainConfig config = small_run(folder);
   config.model.indexer_init = "attention";
-  config.spans.warmup = config.spans.sparse = 0;
+  config.phases.warmup = config.phases.sparse = 0;
   expect_error([&] { Trainer(config, false); }, {"model.indexer_init", "warm-up or sparse steps"});
   config.model.indexer_init = "random";
   config.model.k_base = config.model.k_min = config.model.k_max = 0;
@@ -177,7 +177,7 @@ TEST(Conversion, SaysWhatItChose) {
   TrainConfig dense = small_run(folder, "dense");
   dense.model.system = "gated-only";
   dense.model.k_base = dense.model.k_min = dense.model.k_max = 0;
-  dense.spans.warmup = dense.spans.sparse = 0;
+  dense.phases.warmup = dense.phases.sparse = 0;
   {
     Trainer trainer(dense, false);
     EXPECT_TRUE(trainer.notes().empty());

@@ -145,7 +145,7 @@ TEST(AdamW, GroupsHaveTheirRatesAndDecay) {
   EXPECT_NEAR(first(gate), 1 - 0.03, 1e-6);
 }
 
-TEST(AdamW, WhatHasNoGradientRests) {
+TEST(AdamW, WhatHasNoGradientIsFrozen) {
   at::Tensor a = parameter(1), b = parameter(2);
   const at::Tensor before = b.detach().clone();
   AdamW optimizer(

@@ -28,7 +28,7 @@ inline void write_dataset(const std::filesystem::path& folder, int documents = 4
   writer.finish();
 }
 
-// Six steps, two of each span; k below the length, so that selection matters.
+// Six steps, two of each phase; k below the length, so that selection matters.
 inline TrainConfig small_run(const TemporaryFolder& folder, const std::string& name = "run") {
   if (!std::filesystem::exists(folder / "data")) write_dataset(folder / "data");
   TrainConfig config;
@@ -38,7 +38,7 @@ inline TrainConfig small_run(const TemporaryFolder& folder, const std::string& n
   config.model.k_max = 24;
   config.data.train = (folder / "data").string();
   config.data.length = 48;
-  config.spans.dense = config.spans.warmup = config.spans.sparse = 2;
+  config.phases.dense = config.phases.warmup = config.phases.sparse = 2;
   config.batch.tokens = 96;
   config.batch.rows = 2;
   config.kl_share = 1;  // a step of two rows has too few queries to draw from

@@ -1,4 +1,4 @@
-// The loop as a whole: who learns in which span, resuming, accumulating, packing, guards.
+// The loop as a whole: who learns in which phase, resuming, accumulating, packing, guards.
 #include "train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ using testing::write_dataset;
 
 bool is_indexer(const std::string& name) { return name.find(".indexer.") != std::string::npos; }
 
-// In each span exactly what should learn changes, and all of it does.
-TEST(Trainer, EachSpanMovesWhatItShould) {
+// In each phase exactly what should learn changes, and all of it does.
+TEST(Trainer, EachPhaseMovesWhatItShould) {
   const TemporaryFolder folder;
   Trainer trainer(small_run(folder), false);
   auto before = weights_of(trainer);
@@ -47,14 +47,14 @@ TEST(Trainer, EachSpanMovesWhatItShould) {
   }
 }
 
-// In the sparse span the indexer's gradient comes from its KL alone and the model's from the language model's
-// loss alone: scaling the KL scales the one and leaves the other as it is, bit for bit.
+// In the sparse phase the indexer's gradient comes from its KL alone and the model's from the language
+// model's loss alone: scaling the KL scales the one and leaves the other as it is, bit for bit.
 TEST(Trainer, TheIndexerLearnsFromItsLossAloneAndTheModelFromItsOwn) {
   const TemporaryFolder folder;
   const auto gradients = [&](double weight, const char* name) {
     TrainConfig config = small_run(folder, name);
-    config.spans.dense = config.spans.warmup = 0;
-    config.spans.sparse = 1;
+    config.phases.dense = config.phases.warmup = 0;
+    config.phases.sparse = 1;
     config.kl_weight = weight;
     std::optional<StepReport> report;
     TrainEvents events;
@@ -149,7 +149,7 @@ TEST(Trainer, TheIndexersLossIsSampledAnew) {
   write_dataset(folder / "data", 1);  // one document over and over
   const auto config_of = [&](const char* name, double share) {
     TrainConfig config = small_run(folder, name);
-    config.spans = {0, 3, 3};
+    config.phases = {0, 3, 3};
     config.data.length = 16;
     config.batch.tokens = 16 * 16;
     config.batch.rows = 8;
@@ -180,7 +180,7 @@ TEST(Trainer, TheLossOverSelectedKeysHasNoSample) {
   const TemporaryFolder folder;
   const auto reports = [&](const char* name, const char* support, double share) {
     TrainConfig config = small_run(folder, name);
-    config.spans = {0, 0, 2};
+    config.phases = {0, 0, 2};
     config.kl_support = support;
     config.kl_share = share;
     return reports_of(config);
@@ -226,9 +226,9 @@ TEST(Trainer, LearnsOnAGpu) {
     config.data.length = 256;
     config.batch.tokens = 2048;
     config.batch.rows = 4;
-    config.spans.dense = 20;
-    config.spans.warmup = 10;
-    config.spans.sparse = 20;
+    config.phases.dense = 20;
+    config.phases.warmup = 10;
+    config.phases.sparse = 20;
     std::vector<double> losses, kl;
     TrainEvents events;
     events.step = [&](const StepReport& r) {
@@ -340,9 +340,9 @@ TEST(Trainer, PackedDocumentsAreSeparate) {
 TEST(Trainer, LearnsToPredict) {
   const TemporaryFolder folder;
   TrainConfig config = small_run(folder);
-  config.spans.dense = 40;
-  config.spans.warmup = 10;
-  config.spans.sparse = 20;
+  config.phases.dense = 40;
+  config.phases.warmup = 10;
+  config.phases.sparse = 20;
   config.data.validation = config.data.train;
   config.output.validate_every = 40;
   std::vector<double> validation;
@@ -374,8 +374,8 @@ TEST(Trainer, NotFiniteStopsBeforeTheStepAndNamesTheCulprit) {
                            std::initializer_list<std::string> parts) {
     const TemporaryFolder folder;
     TrainConfig config = small_run(folder);
-    config.spans.dense = dense;
-    config.spans.warmup = 3 - dense;
+    config.phases.dense = dense;
+    config.phases.warmup = 3 - dense;
     Trainer trainer(config, false);
     run_until(trainer, 1);
     {
@@ -405,8 +405,8 @@ TEST(Trainer, SpikesAreCountedAndSkippedIfAsked) {
   for (const bool skip : {false, true}) {
     const TemporaryFolder folder;
     TrainConfig config = small_run(folder);
-    config.spans.dense = 20;
-    config.spans.warmup = config.spans.sparse = 0;
+    config.phases.dense = 20;
+    config.phases.warmup = config.phases.sparse = 0;
     config.optimizer.lr = 1e-4;
     config.guard.window = 8;
     config.guard.skip_spikes = skip;
@@ -436,8 +436,8 @@ TEST(Trainer, StartsFromAFolderAsTheFunctionItWas) {
   TrainConfig dense = small_run(folder, "dense");
   dense.model.system = "standard";
   dense.model.k_base = dense.model.k_min = dense.model.k_max = 0;
-  dense.spans.dense = 3;
-  dense.spans.warmup = dense.spans.sparse = 0;
+  dense.phases.dense = 3;
+  dense.phases.warmup = dense.phases.sparse = 0;
   dense.data.validation = dense.data.train;
   double before = 0;
   {
@@ -467,8 +467,8 @@ TEST(Trainer, SystemsWithoutAnIndexerHaveDenseStepsOnly) {
     TrainConfig config = small_run(folder, system);
     config.model.system = system;
     config.model.k_base = config.model.k_min = config.model.k_max = 0;
-    expect_error([&] { Trainer(config, false); }, {"spans", "no indexer", "2 warm-up and 2 sparse"});
-    config.spans.warmup = config.spans.sparse = 0;
+    expect_error([&] { Trainer(config, false); }, {"phases", "no indexer", "2 warm-up and 2 sparse"});
+    config.phases.warmup = config.phases.sparse = 0;
     EXPECT_TRUE(Trainer(config, false).run());
   }
 }

@@ -13,7 +13,7 @@
 
 namespace gsa {
 
-// Arrays of `count` elements, without gaps.
+// Arrays of `count` elements, contiguous.
 struct AdamWArgs {
   std::int64_t count = 0;
   DType gradient_type = DType::f32;  // f32, bf16 or f16

@@ -18,10 +18,10 @@ namespace gsa {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kAdamWPiece = 1024;
+constexpr std::int64_t kAdamWChunk = 1024;
 constexpr std::int64_t kAdamWTask = std::int64_t{1} << 16;
 
-// A vector of elements from i on, of a piece whose gradients lie in g; what w becomes is also left there.
+// A vector of elements from i on, of a chunk whose gradients lie in g; what w becomes is also left there.
 template <class D>
 HWY_INLINE void adamw_step(D d, const AdamWNumbers& n, std::int64_t i, float* HWY_RESTRICT g,
                            float* HWY_RESTRICT w, float* HWY_RESTRICT m, float* HWY_RESTRICT v) {
@@ -39,7 +39,7 @@ HWY_INLINE void adamw_step(D d, const AdamWNumbers& n, std::int64_t i, float* HW
   hn::StoreU(result, d, g + i);
 }
 
-HWY_INLINE void adamw_piece(const AdamWNumbers& n, std::int64_t size, float* g, float* w, float* m,
+HWY_INLINE void adamw_chunk(const AdamWNumbers& n, std::int64_t size, float* g, float* w, float* m,
                             float* v) {
   const hn::CappedTag<float, kPad> wide;
   const hn::CappedTag<float, 1> one;
@@ -52,12 +52,12 @@ HWY_INLINE void adamw_piece(const AdamWNumbers& n, std::int64_t size, float* g, 
 void adamw_target(const AdamWArgs& a, const Parallel& parallel) {
   const AdamWNumbers numbers = adamw_numbers(a);
   parallel.run((a.count + kAdamWTask - 1) / kAdamWTask, [&](std::int64_t task, int) {
-    HWY_ALIGN float g[kAdamWPiece];
+    HWY_ALIGN float g[kAdamWChunk];
     const std::int64_t end = std::min(a.count, (task + 1) * kAdamWTask);
-    for (std::int64_t i = task * kAdamWTask; i < end; i += kAdamWPiece) {
-      const std::int64_t size = std::min(kAdamWPiece, end - i);
+    for (std::int64_t i = task * kAdamWTask; i < end; i += kAdamWChunk) {
+      const std::int64_t size = std::min(kAdamWChunk, end - i);
       load_row<float>(g, at(a.gradient, a.gradient_type, i), a.gradient_type, size, 1.0f);
-      adamw_piece(numbers, size, g, a.master + i, a.mean + i, a.square + i);
+      adamw_chunk(numbers, size, g, a.master + i, a.mean + i, a.square + i);
       if (a.weight != nullptr) {
         store_row<float>(at(a.weight, a.weight_type, i), a.weight_type, g, size, 1.0f);
       }

@@ -2,7 +2,7 @@
 #include "kernels/adamw/adamw_cuda.h"
 
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 
 namespace gsa::cuda {
 namespace {
@@ -10,18 +10,18 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename G, typename W, int width>
-__global__ __launch_bounds__(kThreads) void adamw_kernel(std::int64_t pieces, AdamWNumbers n,
+__global__ __launch_bounds__(kThreads) void adamw_kernel(std::int64_t vecs, AdamWNumbers n,
                                                          const G* __restrict__ gradient,
                                                          float* __restrict__ master, float* __restrict__ mean,
                                                          float* __restrict__ square, W* weight) {
-  const std::int64_t piece = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (piece >= pieces) return;
-  const std::int64_t at = piece * width;
-  const auto g = load_piece<G, width>(gradient + at);
-  auto w = load_piece<float, width>(master + at);
-  auto m = load_piece<float, width>(mean + at);
-  auto v = load_piece<float, width>(square + at);
-  Piece<W, width> rounded;
+  const std::int64_t vec = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (vec >= vecs) return;
+  const std::int64_t at = vec * width;
+  const auto g = load_vec<G, width>(gradient + at);
+  auto w = load_vec<float, width>(master + at);
+  auto m = load_vec<float, width>(mean + at);
+  auto v = load_vec<float, width>(square + at);
+  Vec<W, width> rounded;
 #pragma unroll
   for (int i = 0; i < width; ++i) {
     const float back = n.factor * to_float(g.value[i]);
@@ -30,10 +30,10 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(std::int64_t pieces, Ad
     w.value[i] = n.keep * w.value[i] - n.step_size * m.value[i] / (sqrtf(v.value[i]) * n.root + n.eps);
     rounded.value[i] = from_float<W>(w.value[i]);
   }
-  store_piece<float, width>(master + at, w);
-  store_piece<float, width>(mean + at, m);
-  store_piece<float, width>(square + at, v);
-  if (weight != nullptr) store_piece<W, width>(weight + at, rounded);
+  store_vec<float, width>(master + at, w);
+  store_vec<float, width>(mean + at, m);
+  store_vec<float, width>(square + at, v);
+  if (weight != nullptr) store_vec<W, width>(weight + at, rounded);
 }
 
 template <typename Body>
@@ -58,10 +58,10 @@ void adamw(const AdamWArgs& args, const Context& context) {
   with_type("gradient", args.gradient_type, [&]<typename G>(G) {
     with_type("weight", args.weight_type, [&]<typename W>(W) {
       const auto launch = [&]<int width>(std::integral_constant<int, width>) {
-        const std::int64_t pieces = args.count / width;
+        const std::int64_t vecs = args.count / width;
         adamw_kernel<G, W, width>
-            <<<blocks_for(kOp, pieces, kThreads), kThreads, 0, stream_of(context.stream)>>>(
-                pieces, numbers, static_cast<const G*>(args.gradient), args.master, args.mean, args.square,
+            <<<blocks_for(kOp, vecs, kThreads), kThreads, 0, stream_of(context.stream)>>>(
+                vecs, numbers, static_cast<const G*>(args.gradient), args.master, args.mean, args.square,
                 static_cast<W*>(args.weight));
         check_launch(kOp);
       };

@@ -3,8 +3,8 @@
 // decoding step their number is what counts.
 //
 //   row of x = [q | k | v | index_q | index_k | value_gate | ... | index_w | ...]
-//   q, index_q                      turned (rotary.h)                         -> tensors of their own
-//   k, index_k                      turned                                    -> the cache, row slot[t]
+//   q, index_q                      rotated (rotary.h)                        -> tensors of their own
+//   k, index_k                      rotated                                   -> the cache, row slot[t]
 //   v sigmoid(value_gate)           or v where there is no gate               -> the cache, row slot[t]
 //   sigmoid(index_w)                or index_w / sqrt(index_heads)            -> a tensor of its own
 //

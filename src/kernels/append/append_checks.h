@@ -11,10 +11,10 @@ namespace gsa {
 
 inline bool check_append(const AppendArgs& args) {
   constexpr const char* kOp = "append";
-  constexpr std::int64_t kMostHeads = 1 << 20;
+  constexpr std::int64_t kMaxHeads = 1 << 20;
   check::in_range(kOp, "tokens", args.tokens, 0, std::numeric_limits<std::int32_t>::max());
-  check::in_range(kOp, "q_heads", args.q_heads, 1, kMostHeads);
-  check::in_range(kOp, "kv_heads", args.kv_heads, 1, kMostHeads);
+  check::in_range(kOp, "q_heads", args.q_heads, 1, kMaxHeads);
+  check::in_range(kOp, "kv_heads", args.kv_heads, 1, kMaxHeads);
   check::in_range(kOp, "head_size", args.head_size, 1, check::kMaxHeadSize);
   check::in_range(kOp, "pairs", args.pairs, 0, args.head_size / 2);
   check::in_range(kOp, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);

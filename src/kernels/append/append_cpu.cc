@@ -1,4 +1,4 @@
-// append on the CPU: head by head, converted to the arithmetic type, turned or gated, and stored; bound by
+// append on the CPU: head by head, converted to the arithmetic type, rotated or gated, and stored; bound by
 // memory.
 // Highway needs this order:
 // clang-format off
@@ -36,7 +36,7 @@ struct AppendRow {
 };
 
 template <typename T>
-HWY_INLINE void turn(T* x, std::int64_t pairs, const T* cos, const T* sin) {
+HWY_INLINE void rotate(T* x, std::int64_t pairs, const T* cos, const T* sin) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const T a = x[i], b = x[pairs + i];
     x[i] = a * cos[i] - b * sin[i];
@@ -67,28 +67,28 @@ void append_token(const AppendArgs& a, std::int64_t t) {
   HWY_ALIGN T g[check::kMaxHeadSize];
   const std::int64_t size = a.head_size, index_size = a.index_head_size, slot = a.slots[t];
   AppendRow row{at(a.x, a.dtype, t * a.x_stride), a.dtype};
-  const auto turned = [&](std::int64_t width, std::int64_t pairs, const void* cos, const void* sin,
-                          void* to) {
+  const auto rotated = [&](std::int64_t width, std::int64_t pairs, const void* cos, const void* sin,
+                           void* to) {
     load_row<T>(x, row.next(width), a.dtype, width, T(1));
-    turn(x, pairs, static_cast<const T*>(cos) + t * pairs, static_cast<const T*>(sin) + t * pairs);
+    rotate(x, pairs, static_cast<const T*>(cos) + t * pairs, static_cast<const T*>(sin) + t * pairs);
     store_row<T>(to, a.dtype, x, width, T(1));
   };
   for (std::int64_t h = 0; h < a.q_heads; ++h) {
-    turned(size, a.pairs, a.cos, a.sin, at(a.q, a.dtype, (t * a.q_heads + h) * size));
+    rotated(size, a.pairs, a.cos, a.sin, at(a.q, a.dtype, (t * a.q_heads + h) * size));
   }
   for (std::int64_t h = 0; h < a.kv_heads; ++h) {
-    turned(size, a.pairs, a.cos, a.sin, at(a.k, a.dtype, (slot * a.kv_heads + h) * size));
+    rotated(size, a.pairs, a.cos, a.sin, at(a.k, a.dtype, (slot * a.kv_heads + h) * size));
   }
   const void* const values = row.next(a.kv_heads * size);
   for (std::int64_t h = 0; h < a.index_heads; ++h) {
-    turned(index_size, a.index_pairs, a.index_cos, a.index_sin,
-           at(a.index_q, a.dtype, (t * a.index_heads + h) * index_size));
+    rotated(index_size, a.index_pairs, a.index_cos, a.index_sin,
+            at(a.index_q, a.dtype, (t * a.index_heads + h) * index_size));
   }
   if (a.index_heads > 0 && a.index_scale == nullptr) {
-    turned(index_size, a.index_pairs, a.index_cos, a.index_sin, at(a.index_k, a.dtype, slot * index_size));
+    rotated(index_size, a.index_pairs, a.index_cos, a.index_sin, at(a.index_k, a.dtype, slot * index_size));
   } else if (a.index_heads > 0) {
     HWY_ALIGN T key[check::kMaxHeadSize];  // rounded to the type, in the room of the widest
-    turned(index_size, a.index_pairs, a.index_cos, a.index_sin, key);
+    rotated(index_size, a.index_pairs, a.index_cos, a.index_sin, key);
     load_row<T>(x, key, a.dtype, index_size, T(1));
     quantize(x, index_size, static_cast<std::int8_t*>(a.index_k) + slot * index_size, a.index_scale + slot);
   }

@@ -7,7 +7,7 @@
 
 #include "kernels/append/append_checks.h"
 #include "kernels/common/pipeline.cuh"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 
 namespace gsa::cuda {
 namespace {
@@ -45,9 +45,9 @@ struct Params {
 
 __device__ __forceinline__ float sigmoid(float z) { return 1.f / (1.f + expf(-z)); }
 
-// Element i of a head after its turn, rounded to the type.
+// Element i of a head after its rotation, rounded to the type.
 template <typename T>
-__device__ __forceinline__ T turned(const T* head, int i, int pairs, const float* cos, const float* sin) {
+__device__ __forceinline__ T rotated(const T* head, int i, int pairs, const float* cos, const float* sin) {
   if (i >= 2 * pairs) return head[i];
   const bool front = i < pairs;
   const int pair = front ? i : i - pairs;
@@ -62,7 +62,7 @@ __device__ void quantize(const T* head, const Shape& shape, const float* cos, co
   float largest = 0;
   bool finite = true;
   for (int i = lane; i < shape.index_size; i += 32) {
-    const float value = to_float(turned(head, i, shape.index_pairs, cos, sin));
+    const float value = to_float(rotated(head, i, shape.index_pairs, cos, sin));
     finite = finite && isfinite(value);
     largest = fmaxf(largest, fabsf(value));
   }
@@ -71,7 +71,7 @@ __device__ void quantize(const T* head, const Shape& shape, const float* cos, co
   const float s = largest / 127.f;
   if (lane == 0) *scale = finite ? s : nanf("");
   for (int i = lane; i < shape.index_size; i += 32) {
-    const float value = to_float(turned(head, i, shape.index_pairs, cos, sin));
+    const float value = to_float(rotated(head, i, shape.index_pairs, cos, sin));
     const float rounded = finite && s > 0 ? rintf(value / s) : 0.f;
     values[i] = static_cast<std::int8_t>(fminf(fmaxf(rounded, -127.f), 127.f));
   }
@@ -93,18 +93,18 @@ __global__ __launch_bounds__(kThreads) void append_kernel(const Params<T> p) {
   if (slot < 0 || slot >= shape.rows) return;
   const float* const cos = memory.cos + token * shape.pairs;
   const float* const sin = memory.sin + token * shape.pairs;
-  const int turning = shape.q_heads + shape.kv_heads;
-  if (unit < turning) {
+  const int rotating = shape.q_heads + shape.kv_heads;
+  if (unit < rotating) {
     T* const to = unit < shape.q_heads
                       ? memory.q + (token * shape.q_heads + unit) * shape.size
                       : memory.k + (slot * shape.kv_heads + unit - shape.q_heads) * shape.size;
     const T* const head = row + unit * shape.size;
-    for (int i = lane; i < shape.size; i += 32) to[i] = turned(head, i, shape.pairs, cos, sin);
+    for (int i = lane; i < shape.size; i += 32) to[i] = rotated(head, i, shape.pairs, cos, sin);
     return;
   }
-  unit -= turning;
+  unit -= rotating;
   if (unit < shape.kv_heads) {
-    const T* const head = row + (turning + unit) * shape.size;
+    const T* const head = row + (rotating + unit) * shape.size;
     const T* const gate = row + shape.gate_begin + unit * shape.gate;
     T* const to = memory.v + (slot * shape.kv_heads + unit) * shape.size;
     for (int i = lane; i < shape.size; i += 32) {
@@ -123,7 +123,7 @@ __global__ __launch_bounds__(kThreads) void append_kernel(const Params<T> p) {
     }
     return;
   }
-  const T* const head = row + (turning + shape.kv_heads) * shape.size + unit * shape.index_size;
+  const T* const head = row + (rotating + shape.kv_heads) * shape.size + unit * shape.index_size;
   const float* const index_cos = memory.index_cos + token * shape.index_pairs;
   const float* const index_sin = memory.index_sin + token * shape.index_pairs;
   if (unit == shape.index_heads && memory.index_scale != nullptr) {
@@ -136,7 +136,7 @@ __global__ __launch_bounds__(kThreads) void append_kernel(const Params<T> p) {
                     ? memory.index_q + (token * shape.index_heads + unit) * shape.index_size
                     : static_cast<T*>(memory.index_k) + slot * shape.index_size;
   for (int i = lane; i < shape.index_size; i += 32) {
-    to[i] = turned(head, i, shape.index_pairs, index_cos, index_sin);
+    to[i] = rotated(head, i, shape.index_pairs, index_cos, index_sin);
   }
 }
 

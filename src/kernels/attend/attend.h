@@ -27,7 +27,7 @@ struct AttendArgs {
   ConstRows v;     // [keys, kv_heads, head_size]
   ConstMask mask;  // words null: every visible key
   Sequences sequences;
-  PageTable pages = {};  // page_size > 0, on the CPU: k and v lie in pages. The same bits as end to end
+  PageTable pages = {};  // page_size > 0, on the CPU: k and v lie in pages. The same bits as contiguous ones
 
   Rows out;             // [queries, heads, head_size]
   void* lse = nullptr;  // Real [queries, heads], may be null

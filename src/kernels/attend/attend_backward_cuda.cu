@@ -1,6 +1,4 @@
 // Argument checks of attend_backward on CUDA, and which kernel runs.
-#include <algorithm>
-
 #include "gsa/error.h"
 #include "kernels/attend/attend_backward_plan.h"
 #include "kernels/attend/attend_checks.h"
@@ -35,9 +33,7 @@ AttendBackwardFacts facts_of(const AttendBackwardArgs& args, Accumulation accumu
   facts.accumulation = accumulation;
   facts.sequences = args.sequences.count;
   facts.total_keys = args.sequences.total_keys();
-  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
-    facts.longest_keys = std::max(facts.longest_keys, args.sequences.keys(n));
-  }
+  facts.longest_keys = args.sequences.longest_keys();
   return facts;
 }
 

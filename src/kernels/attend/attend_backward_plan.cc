@@ -36,27 +36,28 @@ int divisor(std::int64_t all, std::int64_t heads) {
   return static_cast<int>(heads);
 }
 
-// Sequences whose chains run side by side, `heads` of each. With the order fixed, the wait for a hand-over
-// costs more than sums that leave the cache now and then: hence twice as many chains, and 16 in any case.
+// Sequences whose queues run side by side, `heads` of each. With deterministic accumulation the wait for a
+// hand-over costs more than sums that leave the cache now and then: hence twice as many queues, and 16 in any
+// case.
 int sequences_together(const AttendBackwardFacts& facts, std::int64_t heads, std::int64_t room) {
-  constexpr std::int64_t kChains = 16;
+  constexpr std::int64_t kQueues = 16;
   const bool ordered = facts.accumulation == Accumulation::ordered;
   const std::int64_t all = std::max<std::int64_t>(facts.total_keys * heads * row_bytes(facts), 1);
   const std::int64_t fitting = facts.sequences * (ordered ? 2 * room : room) / all;
-  const std::int64_t least = ordered ? (kChains + heads - 1) / heads : 1;
+  const std::int64_t least = ordered ? (kQueues + heads - 1) / heads : 1;
   return static_cast<int>(std::max<std::int64_t>(
-      1, std::min<std::int64_t>({std::max(fitting, least), facts.sequences, kMostTogether})));
+      1, std::min<std::int64_t>({std::max(fitting, least), facts.sequences, kMaxScheduledSequences})));
 }
 
 // As many heads side by side as their sums stay in a cache of some 32 MB: a walk over keys comes back to the
-// same rows with every tile. Where tiles wait for their turn, at least four.
-ChainOrder generic_order(const AttendBackwardFacts& facts) {
+// same rows with every tile. Where tiles wait for semaphores, at least four.
+TileSchedule generic_schedule(const AttendBackwardFacts& facts) {
   const std::int64_t longest = row_bytes(facts) * std::max<std::int64_t>(facts.longest_keys, 1);
   const std::int64_t least = facts.accumulation == Accumulation::ordered ? 4 : 1;
-  ChainOrder order;
-  order.heads = divisor(facts.kv_heads, std::max(32 * kMegabyte / longest, least));
-  order.together = sequences_together(facts, order.heads, 40 * kMegabyte);
-  return order;
+  TileSchedule schedule;
+  schedule.heads = divisor(facts.kv_heads, std::max(32 * kMegabyte / longest, least));
+  schedule.sequences = sequences_together(facts, schedule.heads, 40 * kMegabyte);
+  return schedule;
 }
 
 }  // namespace
@@ -65,40 +66,41 @@ AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts) {
   AttendBackwardConfig config;
   if (const char* const why = hopper_lacks(facts); why != nullptr) {
     config.why = why;
-    config.order = generic_order(facts);
+    config.schedule = generic_schedule(facts);
     return config;
   }
   config.kernel = Kernel::hopper;
   config.tile_queries = static_cast<int>(std::min<std::int64_t>(kRows / facts.group, 64));
-  ChainOrder& order = config.order;
+  TileSchedule& schedule = config.schedule;
   const std::int64_t room = room_for_sums(facts.device);
   const std::int64_t longest = facts.longest_keys * row_bytes(facts);  // bytes of sums of a head
-  order.heads = static_cast<int>(facts.kv_heads);
-  order.together = sequences_together(facts, facts.kv_heads, room);
+  schedule.heads = static_cast<int>(facts.kv_heads);
+  schedule.sequences = sequences_together(facts, facts.kv_heads, room);
   config.why = "sums of a sequence stay in the L2 cache";
   if (facts.kv_heads * longest <= room) return config;
   if (facts.accumulation == Accumulation::atomic && facts.masked && 2 * longest > room) {
-    // Nobody waits for anybody: one head after the other. (At 32K 2 to 5 % faster than gangs of all heads;
+    // Nobody waits for anybody: one head after the other. (At 32K 2 to 5 % faster than groups of all heads;
     // with half as many keys, where two heads fit, 6 % slower.)
     config.why = "its sums fill the L2 cache";
-    order.heads = 1;
+    schedule.heads = 1;
     return config;
   }
   config.why = "tiles find in the L2 cache what their neighbours added";
-  order.gang = static_cast<int>(std::clamp<std::int64_t>(facts.longest_keys / 1024, 1, 32));
+  schedule.group_tiles = static_cast<int>(std::clamp<std::int64_t>(facts.longest_keys / 1024, 1, 32));
   return config;
 }
 
 std::string to_string(const AttendBackwardConfig& config) {
-  const ChainOrder& order = config.order;
+  const TileSchedule& schedule = config.schedule;
   const auto some = [](int count, const char* noun) {
     return concat(count, " ", noun, count == 1 ? "" : "s");
   };
-  return concat(config.kernel == Kernel::generic
-                    ? "generic"
-                    : concat("hopper, tiles of ", config.tile_queries, " queries"),
-                ", ", some(order.heads, "head"), " of ", some(order.together, "sequence"), " at a time",
-                order.gang > 1 ? concat(", in gangs of ", order.gang, " tiles") : "", ": ", config.why);
+  return concat(
+      config.kernel == Kernel::generic ? "generic"
+                                       : concat("hopper, tiles of ", config.tile_queries, " queries"),
+      ", ", some(schedule.heads, "head"), " of ", some(schedule.sequences, "sequence"), " at a time",
+      schedule.group_tiles > 1 ? concat(", in groups of ", schedule.group_tiles, " tiles") : "", ": ",
+      config.why);
 }
 
 }  // namespace gsa::cuda

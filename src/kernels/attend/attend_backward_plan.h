@@ -23,24 +23,25 @@ struct AttendBackwardFacts {
   std::int64_t longest_keys = 0;  // of the longest
 };
 
-// In which order the tiles are started. The tiles of a sequence and a key/value head form a chain, the last
-// tile first: where the order of sums is fixed, a tile adds to a key after the one before it in the chain.
-// Tiles of a chain that run at the same time therefore follow each other at the distance of a hand-over, and
-// many of them would mostly wait; tiles of different chains have nothing to wait for. So chains run side by
-// side, about as many as keep their sums in the L2 cache. Where those of a single sequence do not fit, chains
-// take turns in gangs of neighbouring tiles, each of which finds in the cache what the one before it added.
-inline constexpr int kMostTogether = 256;  // sequences whose chains run side by side, at most
-struct ChainOrder {
-  int heads = 1;     // key/value heads whose chains run side by side, a divisor of all: the rest afterwards
-  int together = 1;  // sequences whose chains do
-  int gang = 1;      // tiles of a chain that start one after the other
+// The tile scheduler: in which order the tiles are started. The tiles of a sequence and a key/value head form
+// a queue, the last tile first: with deterministic accumulation a tile waits, by a semaphore, for the one
+// before it in the queue. Tiles of a queue that run at the same time therefore follow each other at the
+// distance of a hand-over, and many of them would mostly wait; tiles of different queues have nothing to wait
+// for. So queues run side by side, about as many as keep their sums in the L2 cache. Where those of a single
+// sequence do not fit, queues advance in groups of neighbouring tiles, each of which finds in the cache what
+// the one before it added.
+inline constexpr int kMaxScheduledSequences = 256;  // whose queues run side by side
+struct TileSchedule {
+  int heads = 1;      // key/value heads whose queues run side by side, a divisor of all: the rest afterwards
+  int sequences = 1;  // whose queues do
+  int group_tiles = 1;  // of a group: tiles of a queue that start one after the other
 };
 
 struct AttendBackwardConfig {
   enum class Kernel { hopper, generic };
   Kernel kernel = Kernel::generic;
   int tile_queries = 0;  // of the Hopper kernel
-  ChainOrder order;
+  TileSchedule schedule;
   const char* why = "";
 };
 

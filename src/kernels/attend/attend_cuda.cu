@@ -1,7 +1,6 @@
 // attend forward on CUDA: checks, the choice of a kernel, its launch.
 #include "kernels/attend/attend_cuda.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "gsa/error.h"
@@ -29,9 +28,7 @@ AttendFacts facts_of(const AttendArgs& args, const Device& device) {
   facts.group = args.shape.heads / args.shape.kv_heads;
   facts.masked = args.mask.words != nullptr;
   facts.max_selected = args.mask.max_selected;
-  for (std::int64_t n = 0; n < args.sequences.count; ++n) {
-    facts.longest_keys = std::max(facts.longest_keys, args.sequences.keys(n));
-  }
+  facts.longest_keys = args.sequences.longest_keys();
   facts.aligned = aligned(args.q) && aligned(args.k) && aligned(args.v) && aligned(args.out);
   return facts;
 }

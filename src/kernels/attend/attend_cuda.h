@@ -7,7 +7,8 @@
 
 namespace gsa::cuda {
 
-// How sums over queries (dk, dv) are ordered: in a fixed order, or as they come (faster, not reproducible).
+// How sums over queries (dk, dv) are accumulated: deterministic, in a fixed order, or atomic (faster,
+// non-deterministic).
 enum class Accumulation { ordered, atomic };
 
 void attend(const AttendArgs& args, const Context& context);

@@ -11,9 +11,9 @@ bool power_of_two(std::int64_t x) { return x > 0 && (x & (x - 1)) == 0; }
 // where a query selects a good part of all keys.
 int rows_of(const AttendFacts& facts) {
   if (!facts.masked) return 128;
-  constexpr int kMostQueries = 64;  // of a tile with a mask: one bit each in a word
+  constexpr int kMaxQueries = 64;  // of a tile with a mask: one bit each in a word
   const bool wide = facts.max_selected * 4 >= facts.longest_keys;
-  return wide && 128 / facts.group <= kMostQueries ? 128 : 64;
+  return wide && 128 / facts.group <= kMaxQueries ? 128 : 64;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ HWY_INLINE void load_rows(const ConstRows& src, const AttendShape& shape, std::i
 // dst[slot - begin, padded(size)] = columns [column, column + size) of the block's keys in slots [begin,
 // end). next: the block that comes after it, if any; its first rows are asked for ahead.
 template <typename T>
-HWY_INLINE void pack_piece(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
+HWY_INLINE void pack_panel(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
                            std::int64_t begin, std::int64_t end, std::int64_t column, std::int64_t size,
                            T* dst) {
   constexpr std::int64_t kAhead = 8;  // rows; a union of selected keys has no pattern that hardware foresees
@@ -82,7 +82,7 @@ HWY_INLINE void pack_piece(const KeyRows& rows, DType type, const KeyBlock& keys
 template <typename T>
 HWY_INLINE void pack_columns(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
                              std::int64_t column, std::int64_t size, T* dst) {
-  pack_piece(rows, type, keys, next, 0, keys.count(), column, size, dst);
+  pack_panel(rows, type, keys, next, 0, keys.count(), column, size, dst);
 }
 
 // dst[slot, width] = the block's keys.
@@ -92,7 +92,7 @@ HWY_INLINE void pack_rows(const KeyRows& rows, const AttendShape& shape, const K
   pack_columns(rows, shape.dtype, keys, next, 0, shape.head_size, dst);
 }
 
-// Rows that lie end to end.
+// Contiguous rows.
 HWY_INLINE KeyRows rows_of(const ConstRows& rows, const AttendShape& shape, const TilePlace& place,
                            std::int64_t kv_head) {
   return {rows, {}, 0, place.key, kv_head, size_of(shape.dtype)};

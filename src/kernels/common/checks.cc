@@ -1,6 +1,5 @@
 #include "kernels/common/checks.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "gsa/error.h"
@@ -48,8 +47,7 @@ void sequences(const char* op, const Sequences& s) {
 
 void mask(const char* op, ConstMask mask, const Sequences& s) {
   if (mask.words == nullptr) return;
-  std::int64_t longest = 0;
-  for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.keys(n));
+  const std::int64_t longest = s.longest_keys();
   if (mask.words_per_query < mask_words(longest)) {
     bad_argument(op, "mask.words_per_query",
                  concat("at least ", mask_words(longest), " words for ", longest, " keys"),
@@ -65,7 +63,7 @@ void page_size(const char* op, const char* argument, std::int64_t size) {
 
 void pages(const char* op, const PageTable& pages, const Sequences& s, bool allowed) {
   if (pages.page_size == 0) return;
-  if (!allowed) bad_argument(op, "pages", "keys end to end on this device", "keys in pages");
+  if (!allowed) bad_argument(op, "pages", "contiguous keys on this device", "keys in pages");
   page_size(op, "pages.page_size", pages.page_size);
   not_null(op, "pages.block_table", pages.block_table);
   for (std::int64_t n = 0; n < s.count; ++n) {

@@ -1,4 +1,4 @@
-// Where the keys of one sequence lie: rows end to end, or rows in pages that a table names.
+// Where the keys of one sequence lie: contiguous rows, or rows in pages that a table names.
 #pragma once
 
 #include <bit>
@@ -36,7 +36,7 @@ class KeyRows {
   std::int64_t step() const { return step_; }
 
  private:
-  // Keys end to end are one page without an end.
+  // Contiguous keys are one page without an end.
   static constexpr std::int32_t kOnePage = 0;
 
   const char* data_;

@@ -1,6 +1,5 @@
 #include "kernels/common/plans.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -34,14 +33,12 @@ void print_cpu_plan(const char* op, const std::string& shape) {
 }
 
 std::string describe(const Sequences& sequences) {
-  std::int64_t longest = 0;
-  for (std::int64_t n = 0; n < sequences.count; ++n) longest = std::max(longest, sequences.keys(n));
   const auto some = [](std::int64_t count, const char* one, const char* more) {
     return concat(count, " ", count == 1 ? one : more);
   };
   return concat(some(sequences.count, "sequence", "sequences"), ", ",
                 some(sequences.total_queries(), "query", "queries"), ", up to ",
-                some(longest, "key", "keys"));
+                some(sequences.longest_keys(), "key", "keys"));
 }
 
 }  // namespace gsa

@@ -41,8 +41,8 @@ __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffff
 
 template <int kSize>
 __device__ __forceinline__ std::uint32_t tile_offset(int row, int chunk) {
-  const int turn = kSize == 32 ? row >> 1 & 3 : row & 7;
-  return static_cast<std::uint32_t>(row * (kSize * 2) + ((chunk ^ turn) << 4));
+  const int swizzle = kSize == 32 ? row >> 1 & 3 : row & 7;
+  return static_cast<std::uint32_t>(row * (kSize * 2) + ((chunk ^ swizzle) << 4));
 }
 
 // Eight elements of a row, from `first` on; zeros beyond its size and where !valid.

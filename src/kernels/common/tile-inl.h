@@ -204,7 +204,7 @@ HWY_INLINE void spread_columns(const float* HWY_RESTRICT tile, const float* HWY_
   }
 }
 
-// Calls body.run<rows, columns>(first column) so that the pieces cover all rows and columns.
+// Calls body.run<rows, columns>(first column) so that the tiles cover all rows and columns.
 template <int kRows, class Body>
 HWY_INLINE void for_columns(std::int64_t width, const Body& body) {
   std::int64_t c = 0;
@@ -215,7 +215,7 @@ HWY_INLINE void for_columns(std::int64_t width, const Body& body) {
 }
 
 template <class Body>
-HWY_INLINE void for_pieces(int row_count, std::int64_t width, const Body& body) {
+HWY_INLINE void for_register_tiles(int row_count, std::int64_t width, const Body& body) {
   switch (row_count) {
     case 1:
       return for_columns<1>(width, body);
@@ -253,12 +253,12 @@ struct SpreadBody {
 // factor: one value a row, at [row * 4].
 HWY_INLINE void combine(const float* tile, const float* factor, int row_count, const float* packed,
                         const std::uint16_t* slots, std::int64_t count, std::int64_t width, float* out) {
-  for_pieces(row_count, width, CombineBody{tile, factor, packed, slots, count, width, out});
+  for_register_tiles(row_count, width, CombineBody{tile, factor, packed, slots, count, width, out});
 }
 
 HWY_INLINE void spread(const float* tile, const float* rows, int row_count, const std::uint16_t* slots,
                        std::int64_t count, std::int64_t width, float* packed) {
-  for_pieces(row_count, width, SpreadBody{tile, rows, slots, count, width, packed});
+  for_register_tiles(row_count, width, SpreadBody{tile, rows, slots, count, width, packed});
 }
 
 // double serves gradient checks: plain loops.

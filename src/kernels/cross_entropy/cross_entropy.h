@@ -17,7 +17,7 @@ struct CrossEntropyArgs {
   DType dtype = DType::f32;
   std::int64_t tokens = 0;
   std::int64_t classes = 0;
-  void* logits = nullptr;  // [tokens, classes], without gaps; overwritten where gradient is set
+  void* logits = nullptr;                 // [tokens, classes], contiguous; overwritten where gradient is set
   const std::int64_t* targets = nullptr;  // [tokens]
   std::int64_t ignored = -100;
   bool gradient = false;

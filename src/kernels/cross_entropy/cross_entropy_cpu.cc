@@ -1,4 +1,4 @@
-// cross_entropy on the CPU. A row passes through cache-sized scratch memory piece by piece, twice: maximum
+// cross_entropy on the CPU. A row passes through cache-sized scratch memory chunk by chunk, twice: maximum
 // and sum, then gradient. The sum runs in kPad lanes that meet at the end: an order that the row's size
 // fixes. Highway needs this order:
 // clang-format off
@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-constexpr std::int64_t kLogitsPiece = 2048;
+constexpr std::int64_t kLogitsChunk = 2048;
 
 // x[0..size) <- e^(x - maximum), size a multiple of kPad; their sums are added to lanes. The difference is
 // taken first: scaled to powers of two, large logits would lose bits.
@@ -61,7 +61,7 @@ class LogitsRow {
 
   // Maximum, and sum of e^(z - maximum).
   void scan() {
-    for_pieces([&](std::int64_t c, std::int64_t size) {
+    for_chunks([&](std::int64_t c, std::int64_t size) {
       load(c, size);
       const T before = maximum_;
       maximum_ = maximum_of(x_, size, before);
@@ -81,7 +81,7 @@ class LogitsRow {
   void to_gradient(std::int64_t target) {
     const T inverse = T(1) / sum_;
     HWY_ALIGN T unused[kPad] = {};
-    for_pieces([&](std::int64_t c, std::int64_t size) {
+    for_chunks([&](std::int64_t c, std::int64_t size) {
       load(c, size);
       powers(x_, padded(size), maximum_, unused);
       for (std::int64_t i = 0; i < size; ++i) x_[i] *= inverse;
@@ -96,8 +96,8 @@ class LogitsRow {
 
  private:
   template <class Body>
-  void for_pieces(const Body& body) {
-    for (std::int64_t c = 0; c < classes_; c += kLogitsPiece) body(c, std::min(kLogitsPiece, classes_ - c));
+  void for_chunks(const Body& body) {
+    for (std::int64_t c = 0; c < classes_; c += kLogitsChunk) body(c, std::min(kLogitsChunk, classes_ - c));
   }
 
   void load(std::int64_t c, std::int64_t size) {
@@ -108,7 +108,7 @@ class LogitsRow {
   DType dtype_;
   std::int64_t classes_;
   void* row_;
-  HWY_ALIGN T x_[kLogitsPiece];
+  HWY_ALIGN T x_[kLogitsChunk];
   HWY_ALIGN T lanes_[kPad] = {};
   T maximum_ = -std::numeric_limits<T>::infinity();
   T sum_ = 0;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 #include "kernels/cross_entropy/cross_entropy_checks.h"
 
 namespace gsa::cuda {
@@ -63,20 +63,20 @@ template <typename T, int width>
 __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(Problem problem, T* logits) {
   const std::int64_t token = blockIdx.x;
   const std::int64_t target = problem.targets[token];
-  const int pieces = static_cast<int>(problem.classes / width);
+  const int vecs = static_cast<int>(problem.classes / width);
   T* const row = logits + token * problem.classes;
 
   if (target == problem.ignored) {
     if (threadIdx.x == 0) problem.loss[token] = 0;
     if (!problem.gradient) return;
-    const Piece<T, width> zero = {};
-    for (int p = threadIdx.x; p < pieces; p += kThreads) store_piece<T, width>(row + p * width, zero);
+    const Vec<T, width> zero = {};
+    for (int p = threadIdx.x; p < vecs; p += kThreads) store_vec<T, width>(row + p * width, zero);
     return;
   }
 
   Partial partial = {-INFINITY, 0};
-  for (int p = threadIdx.x; p < pieces; p += kThreads) {
-    const auto z = load_piece<T, width>(row + p * width);
+  for (int p = threadIdx.x; p < vecs; p += kThreads) {
+    const auto z = load_vec<T, width>(row + p * width);
     float maximum = partial.maximum;
 #pragma unroll
     for (int i = 0; i < width; ++i) maximum = fmaxf(maximum, to_float(z.value[i]));
@@ -100,14 +100,14 @@ __global__ __launch_bounds__(kThreads) void cross_entropy_kernel(Problem problem
   if (!problem.gradient) return;
   __syncthreads();  // the target's logit has been read
   const float inverse = 1.0f / partial.sum;
-  for (int p = threadIdx.x; p < pieces; p += kThreads) {
-    auto z = load_piece<T, width>(row + p * width);
+  for (int p = threadIdx.x; p < vecs; p += kThreads) {
+    auto z = load_vec<T, width>(row + p * width);
 #pragma unroll
     for (int i = 0; i < width; ++i) {
       const float one = p * width + i == target ? 1.0f : 0.0f;
       z.value[i] = from_float<T>(shifted_exp<T>(to_float(z.value[i]), partial.maximum) * inverse - one);
     }
-    store_piece<T, width>(row + p * width, z);
+    store_vec<T, width>(row + p * width, z);
   }
 }
 
@@ -117,7 +117,7 @@ void cross_entropy(const CrossEntropyArgs& args, const Context& context) {
   constexpr const char* kOp = "cross_entropy";
   check_device(kOp, context.device);
   if (!check_cross_entropy(args)) return;
-  with_pieces(kOp, args.dtype, {args.classes}, {args.logits}, [&]<typename T, int width>() {
+  with_vec(kOp, args.dtype, {args.classes}, {args.logits}, [&]<typename T, int width>() {
     const Problem problem = {args.classes, args.ignored, args.targets, static_cast<float*>(args.loss),
                              args.gradient};
     cross_entropy_kernel<T, width>

@@ -17,7 +17,7 @@ constexpr const char* kOp = "decode";
 void check_pages(const DecodeArgs& args) {
   const PageTable& pages = args.pages;
   check::page_size(kOp, "pages.page_size", pages.page_size);
-  check::in_range(kOp, "max_length", args.max_length, 1, kMostDecodeLength);
+  check::in_range(kOp, "max_length", args.max_length, 1, kMaxDecodeLength);
   const std::int64_t needed = (args.max_length + pages.page_size - 1) / pages.page_size;
   if (pages.blocks < needed) {
     bad_argument(kOp, "pages.blocks",
@@ -42,10 +42,10 @@ void check_indexer(const DecodeArgs& args) {
 
 }  // namespace
 
-void check_decode(const DecodeArgs& args, std::int64_t most_queries) {
+void check_decode(const DecodeArgs& args, std::int64_t max_queries) {
   check::attend_shape(kOp, args.shape);
-  check::in_range(kOp, "sequences", args.sequences, 0, kMostDecodeSequences);
-  check::in_range(kOp, "queries", args.queries, 1, most_queries);
+  check::in_range(kOp, "sequences", args.sequences, 0, kMaxDecodeSequences);
+  check::in_range(kOp, "queries", args.queries, 1, max_queries);
   check::in_range(kOp, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);
   if (args.sequences == 0) return;
   check_pages(args);
@@ -57,7 +57,7 @@ void check_decode(const DecodeArgs& args, std::int64_t most_queries) {
 }
 
 void decode(const DecodeArgs& args, const Parallel& parallel) {
-  check_decode(args, kMostDecodeLength);
+  check_decode(args, kMaxDecodeLength);
   for (std::int64_t n = 0; n < args.sequences; ++n) {
     check::in_range(kOp, "pages.length", args.pages.length[n], 0, args.max_length);
   }

@@ -3,7 +3,7 @@
 //
 // The mathematics is that of select, attend and gate; what differs is where keys lie and that all lengths
 // live in memory the kernels read, so that a captured CUDA graph replays with other lengths and pages. On the
-// CPU the results are the bits of select, attend and gate on the same keys end to end: a prompt may go
+// CPU the results are the bits of select, attend and gate on the same contiguous keys: a prompt may go
 // through in chunks of any size, and each query gets what one pass over the whole would have given it.
 //
 //   position s of sequence n lies in page block_table[n, s / page_size], row s % page_size
@@ -20,13 +20,13 @@
 
 namespace gsa {
 
-constexpr std::int64_t kMostDecodeSequences = 2048;  // times 16 queries: a dimension of a grid
+constexpr std::int64_t kMaxDecodeSequences = 2048;  // times 16 queries: a dimension of a grid
 // Positions and scratch offsets within a row stay in 31 bits.
-constexpr std::int64_t kMostDecodeLength = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxDecodeLength = std::int64_t{1} << 30;
 
 struct DecodeArgs {
   AttendShape shape;
-  std::int64_t sequences = 0;  // 0 .. kMostDecodeSequences
+  std::int64_t sequences = 0;  // 0 .. kMaxDecodeSequences
   std::int64_t queries = 1;    // a sequence: 1 .. 16 on a CUDA device, any number on the CPU
 
   ConstRows q;  // [sequences * queries, heads, head_size]

@@ -6,9 +6,9 @@
 namespace gsa {
 
 // Throws gsa::Error where shapes, ranges or pointers cannot be. What lies in device memory (lengths, block
-// tables) is not looked at. most_queries: of a sequence, that the backend takes.
-void check_decode(const DecodeArgs& args, std::int64_t most_queries);
+// tables) is not looked at. max_queries: of a sequence, that the backend takes.
+void check_decode(const DecodeArgs& args, std::int64_t max_queries);
 
-constexpr std::int64_t kMostCudaQueries = 16;
+constexpr std::int64_t kMaxCudaQueries = 16;
 
 }  // namespace gsa

@@ -37,17 +37,17 @@ namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
-// A list of a million keys, or pieces of as many, for hundreds of rows: more than anybody means to ask for.
-constexpr std::int64_t kMostScratch = std::int64_t{8} << 30;
+// A list of a million keys, or splits of as many, for hundreds of rows: more than anybody means to ask for.
+constexpr std::int64_t kMaxScratch = std::int64_t{8} << 30;
 
 Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspace& workspace) {
   const std::int64_t rows = args.sequences * args.queries;
   const bool dense = config.dense;
   const std::int64_t keys = config.keys;
   Scratch s;
-  s.pieces = config.pieces;
+  s.splits = config.splits;
   s.padded_size = config.padded_size;
-  const std::int64_t parts = rows * args.shape.heads * s.pieces;
+  const std::int64_t parts = rows * args.shape.heads * s.splits;
   std::int64_t bytes = parts * (s.padded_size * 4 + 8);
   if (!dense) {
     s.score_stride = round_up(args.max_length, kMomentSegment);
@@ -55,7 +55,7 @@ Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspac
     s.list_stride = static_cast<int>(keys);
     bytes += rows * (s.score_stride * 4 + keys * static_cast<std::int64_t>(sizeof(KeyPlace)));
   }
-  if (bytes > kMostScratch) {
+  if (bytes > kMaxScratch) {
     bad_argument("decode", dense ? "max_length" : "k_max",
                  "scratch memory of at most 8 GiB: fewer sequences at a time, or fewer keys for each",
                  concat(bytes, " bytes for ", rows, " queries of up to ", keys, " keys"));
@@ -76,7 +76,7 @@ Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspac
 
 void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   constexpr const char* kOp = "decode";
-  check_decode(args, kMostCudaQueries);
+  check_decode(args, kMaxCudaQueries);
   const DType type = args.shape.dtype;
   if (type != DType::bf16 && type != DType::f16) {
     bad_argument(kOp, "shape.dtype", "bfloat16 or float16 on CUDA devices", name_of(type));

@@ -12,21 +12,21 @@
 namespace gsa::cuda {
 namespace decoding {
 
-// Keys of a piece of a row that attends to `count` keys: from a list, or (dense) to all it sees, where short
-// rows want many pieces and long ones few. Where a piece ends, and with it every rounding, depends on the row
+// Keys of a split of a row that attends to `count` keys: from a list, or (dense) to all it sees, where short
+// rows want many splits and long ones few. Where a split ends, and with it every rounding, depends on the row
 // alone, neither on its batch nor on the device.
-GSA_DEVICE constexpr int piece_keys(bool dense, int count) {
+GSA_DEVICE constexpr int split_keys(bool dense, int count) {
   if (!dense) return 128;
   return count > 64 * 1024 ? 1024 : count > 16 * 1024 ? 512 : 256;
 }
-GSA_DEVICE constexpr int pieces_of(bool dense, int count) {
-  return (count + piece_keys(dense, count) - 1) / piece_keys(dense, count);
+GSA_DEVICE constexpr int splits_of(bool dense, int count) {
+  return (count + split_keys(dense, count) - 1) / split_keys(dense, count);
 }
 // The most that a row of at most `keys` keys has.
-inline int most_pieces(bool dense, int keys) {
-  int most = pieces_of(dense, keys);
+inline int max_splits(bool dense, int keys) {
+  int most = splits_of(dense, keys);
   for (const int longest : {16 * 1024, 64 * 1024}) {
-    if (dense && longest < keys) most = std::max(most, pieces_of(dense, longest));
+    if (dense && longest < keys) most = std::max(most, splits_of(dense, longest));
   }
   return most;
 }
@@ -48,7 +48,7 @@ struct DecodeFacts {
 struct DecodeConfig {
   bool dense = false;
   std::int64_t keys = 0;  // that a query attends to, at most
-  int pieces = 0;         // of them, at most
+  int splits = 0;         // of them, at most
   int padded_size = 0;    // of a head, as products see it
   int pick_blocks = 0;    // that share a row when it selects
 };

@@ -1,4 +1,4 @@
-// gate on the CPU: pieces of rows are converted to the arithmetic type, gated and stored; bound by memory.
+// gate on the CPU: chunks of rows are converted to the arithmetic type, gated and stored; bound by memory.
 // Highway needs this order:
 // clang-format off
 #undef HWY_TARGET_INCLUDE
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-constexpr std::int64_t kPieceSize = 256;
+constexpr std::int64_t kGateChunk = 256;
 
 // Calls body(token, head) for every row.
 template <class Body>
@@ -32,7 +32,7 @@ void for_gate_rows(const GateShape& shape, const Parallel& parallel, const Body&
   });
 }
 
-// The gate's values for one piece: sigmoid(z) of each element, or of the head's one z.
+// The gate's values for one chunk: sigmoid(z) of each element, or of the head's one z.
 template <typename T>
 HWY_INLINE void load_gate(const GateShape& shape, const ConstRows& z, std::int64_t token, std::int64_t head,
                           std::int64_t column, std::int64_t size, T* g) {
@@ -51,10 +51,10 @@ template <typename T>
 void gate_typed(const GateArgs& a, const Parallel& parallel) {
   const GateShape& shape = a.shape;
   for_gate_rows(shape, parallel, [&](std::int64_t token, std::int64_t head) {
-    HWY_ALIGN T x[kPieceSize];
-    HWY_ALIGN T g[kPieceSize];
-    for (std::int64_t c = 0; c < shape.head_size; c += kPieceSize) {
-      const std::int64_t size = std::min(kPieceSize, shape.head_size - c);
+    HWY_ALIGN T x[kGateChunk];
+    HWY_ALIGN T g[kGateChunk];
+    for (std::int64_t c = 0; c < shape.head_size; c += kGateChunk) {
+      const std::int64_t size = std::min(kGateChunk, shape.head_size - c);
       load_row<T>(x, at(a.x.data, shape.dtype, token * a.x.token_stride + head * a.x.head_stride + c),
                   shape.dtype, size, T(1));
       load_gate(shape, a.z, token, head, c, size, g);
@@ -69,12 +69,12 @@ template <typename T>
 void gate_backward_typed(const GateBackwardArgs& a, const Parallel& parallel) {
   const GateShape& shape = a.shape;
   for_gate_rows(shape, parallel, [&](std::int64_t token, std::int64_t head) {
-    HWY_ALIGN T x[kPieceSize];
-    HWY_ALIGN T g[kPieceSize];
-    HWY_ALIGN T dy[kPieceSize];
+    HWY_ALIGN T x[kGateChunk];
+    HWY_ALIGN T g[kGateChunk];
+    HWY_ALIGN T dy[kGateChunk];
     T lanes[kPad] = {};  // of the head-wise dz: a fixed order of summation
-    for (std::int64_t c = 0; c < shape.head_size; c += kPieceSize) {
-      const std::int64_t size = std::min(kPieceSize, shape.head_size - c);
+    for (std::int64_t c = 0; c < shape.head_size; c += kGateChunk) {
+      const std::int64_t size = std::min(kGateChunk, shape.head_size - c);
       load_row<T>(x, at(a.x.data, shape.dtype, token * a.x.token_stride + head * a.x.head_stride + c),
                   shape.dtype, size, T(1));
       load_row<T>(dy, at(a.dy.data, shape.dtype, token * a.dy.token_stride + head * a.dy.head_stride + c),

@@ -1,6 +1,6 @@
-// gate on CUDA devices: bound by memory. A thread treats pieces of 16 bytes where pointers, strides and sizes
-// allow it, else single elements. Tensors without gaps are one long row, so that a piece's place takes no
-// division.
+// gate on CUDA devices: bound by memory. A thread treats vectors of 16 bytes where pointers, strides and
+// sizes allow it, else single elements. Contiguous tensors are one long row, so that a vector's place takes
+// no division.
 #include "kernels/gate/gate_cuda.h"
 
 #include <climits>
@@ -8,23 +8,23 @@
 
 #include "core/checked.h"
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 #include "kernels/gate/gate_checks.h"
 
 namespace gsa::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPieces = 2;  // a thread's, loaded together
+constexpr int kVecs = 2;  // a thread's, loaded together
 constexpr unsigned kAll = 0xffffffffu;
 // With one gate a head: such that eight lanes, 128 bytes side by side, treat a head of 128.
 template <typename T>
-constexpr int kRowPieces = sizeof(T);
+constexpr int kRowVecs = sizeof(T);
 
-// Rows of [tokens, heads, size] in pieces.
+// Rows of [tokens, heads, size] in vectors.
 struct Grid {
-  std::int64_t pieces;  // of all rows
-  std::int64_t row_pieces;
+  std::int64_t vecs;  // of all rows
+  std::int64_t row_vecs;
   std::int64_t heads;
 };
 
@@ -33,54 +33,54 @@ struct Place {
 };
 
 template <int width, bool flat>
-__device__ __forceinline__ Place place_of(const Grid& grid, std::int64_t piece) {
+__device__ __forceinline__ Place place_of(const Grid& grid, std::int64_t vec) {
   if constexpr (flat) {
-    return {0, 0, piece * width};
-  } else if (grid.pieces <= INT_MAX) {
-    const int row = static_cast<int>(piece) / static_cast<int>(grid.row_pieces);
-    const int column = static_cast<int>(piece) - row * static_cast<int>(grid.row_pieces);
+    return {0, 0, vec * width};
+  } else if (grid.vecs <= INT_MAX) {
+    const int row = static_cast<int>(vec) / static_cast<int>(grid.row_vecs);
+    const int column = static_cast<int>(vec) - row * static_cast<int>(grid.row_vecs);
     const int token = row / static_cast<int>(grid.heads);
     return {token, row - token * static_cast<int>(grid.heads), std::int64_t(column) * width};
   } else {
-    const std::int64_t row = piece / grid.row_pieces;
-    return {row / grid.heads, row % grid.heads, piece % grid.row_pieces * width};
+    const std::int64_t row = vec / grid.row_vecs;
+    return {row / grid.heads, row % grid.heads, vec % grid.row_vecs * width};
   }
 }
 
 template <typename T, int width>
-__device__ __forceinline__ Piece<T, width> load(const ConstRows& rows, const Place& at) {
+__device__ __forceinline__ Vec<T, width> load(const ConstRows& rows, const Place& at) {
   const T* const from = static_cast<const T*>(rows.data) + at.token * rows.token_stride +
                         at.head * rows.head_stride + at.column;
-  return load_piece<T, width>(from);
+  return load_vec<T, width>(from);
 }
 
 template <typename T, int width>
-__device__ __forceinline__ void store(const Rows& rows, const Place& at, const Piece<T, width>& piece) {
+__device__ __forceinline__ void store(const Rows& rows, const Place& at, const Vec<T, width>& vec) {
   T* const to =
       static_cast<T*>(rows.data) + at.token * rows.token_stride + at.head * rows.head_stride + at.column;
-  store_piece<T, width>(to, piece);
+  store_vec<T, width>(to, vec);
 }
 
 // ---- one gate an element
 
 template <typename T, int width, bool flat>
 __global__ __launch_bounds__(kThreads) void gate_kernel(Grid grid, ConstRows x, ConstRows z, Rows y) {
-  const std::int64_t first = std::int64_t(blockIdx.x) * (kThreads * kPieces) + threadIdx.x;
-  Place at[kPieces];
-  Piece<T, width> in[kPieces], gate[kPieces];
+  const std::int64_t first = std::int64_t(blockIdx.x) * (kThreads * kVecs) + threadIdx.x;
+  Place at[kVecs];
+  Vec<T, width> in[kVecs], gate[kVecs];
 #pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    if (first + n * kThreads >= grid.pieces) break;
+  for (int n = 0; n < kVecs; ++n) {
+    if (first + n * kThreads >= grid.vecs) break;
     at[n] = place_of<width, flat>(grid, first + n * kThreads);
     in[n] = load<T, width>(x, at[n]);
     gate[n] = load<T, width>(z, at[n]);
   }
 #pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    if (first + n * kThreads >= grid.pieces) break;
+  for (int n = 0; n < kVecs; ++n) {
+    if (first + n * kThreads >= grid.vecs) break;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * piece_sigmoid<T>(to_float(gate[n].value[i])));
+      in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * vec_sigmoid<T>(to_float(gate[n].value[i])));
     }
     store<T, width>(y, at[n], in[n]);
   }
@@ -89,23 +89,23 @@ __global__ __launch_bounds__(kThreads) void gate_kernel(Grid grid, ConstRows x, 
 template <typename T, int width, bool flat>
 __global__ __launch_bounds__(kThreads) void gate_backward_kernel(Grid grid, ConstRows x, ConstRows z,
                                                                  ConstRows dy, Rows dx, Rows dz) {
-  const std::int64_t first = std::int64_t(blockIdx.x) * (kThreads * kPieces) + threadIdx.x;
-  Place at[kPieces];
-  Piece<T, width> in[kPieces], gate[kPieces], d[kPieces];
+  const std::int64_t first = std::int64_t(blockIdx.x) * (kThreads * kVecs) + threadIdx.x;
+  Place at[kVecs];
+  Vec<T, width> in[kVecs], gate[kVecs], d[kVecs];
 #pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    if (first + n * kThreads >= grid.pieces) break;
+  for (int n = 0; n < kVecs; ++n) {
+    if (first + n * kThreads >= grid.vecs) break;
     at[n] = place_of<width, flat>(grid, first + n * kThreads);
     in[n] = load<T, width>(x, at[n]);
     gate[n] = load<T, width>(z, at[n]);
     d[n] = load<T, width>(dy, at[n]);
   }
 #pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    if (first + n * kThreads >= grid.pieces) break;
+  for (int n = 0; n < kVecs; ++n) {
+    if (first + n * kThreads >= grid.vecs) break;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      const float open = piece_sigmoid<T>(to_float(gate[n].value[i])), back = to_float(d[n].value[i]);
+      const float open = vec_sigmoid<T>(to_float(gate[n].value[i])), back = to_float(d[n].value[i]);
       gate[n].value[i] = from_float<T>(back * to_float(in[n].value[i]) * open * (1.0f - open));
       d[n].value[i] = from_float<T>(back * open);
     }
@@ -114,7 +114,7 @@ __global__ __launch_bounds__(kThreads) void gate_backward_kernel(Grid grid, Cons
   }
 }
 
-// ---- one gate a head: 1 << shift neighbouring lanes treat a row, each kRowPieces of its pieces at a time
+// ---- one gate a head: 1 << shift neighbouring lanes treat a row, each kRowVecs of its vectors at a time
 
 // The lane's row; its last row where there is none.
 struct HeadRow {
@@ -123,7 +123,7 @@ struct HeadRow {
   int lane, lanes;
 };
 __device__ __forceinline__ HeadRow head_row(const Grid& grid, int shift) {
-  const std::int64_t rows = grid.pieces / grid.row_pieces;
+  const std::int64_t rows = grid.vecs / grid.row_vecs;
   const std::int64_t row = (std::int64_t(blockIdx.x) * kThreads + threadIdx.x) >> shift;
   return {place_of<1, false>({rows, 1, grid.heads}, min(row, rows - 1)), row < rows,
           static_cast<int>(threadIdx.x) & ((1 << shift) - 1), 1 << shift};
@@ -134,18 +134,18 @@ __global__ __launch_bounds__(kThreads) void gate_heads_kernel(Grid grid, int shi
                                                               Rows y) {
   HeadRow row = head_row(grid, shift);
   if (!row.inside) return;
-  const float open = piece_sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
-  for (std::int64_t first = row.lane; first < grid.row_pieces; first += kRowPieces<T> * row.lanes) {
-    Piece<T, width> in[kRowPieces<T>];
+  const float open = vec_sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
+  for (std::int64_t first = row.lane; first < grid.row_vecs; first += kRowVecs<T> * row.lanes) {
+    Vec<T, width> in[kRowVecs<T>];
 #pragma unroll
-    for (int n = 0; n < kRowPieces<T>; ++n) {
-      if (first + n * row.lanes >= grid.row_pieces) break;
+    for (int n = 0; n < kRowVecs<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_vecs) break;
       row.at.column = (first + n * row.lanes) * width;
       in[n] = load<T, width>(x, row.at);
     }
 #pragma unroll
-    for (int n = 0; n < kRowPieces<T>; ++n) {
-      if (first + n * row.lanes >= grid.row_pieces) break;
+    for (int n = 0; n < kRowVecs<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_vecs) break;
 #pragma unroll
       for (int i = 0; i < width; ++i) in[n].value[i] = from_float<T>(to_float(in[n].value[i]) * open);
       row.at.column = (first + n * row.lanes) * width;
@@ -154,27 +154,27 @@ __global__ __launch_bounds__(kThreads) void gate_heads_kernel(Grid grid, int shi
   }
 }
 
-// dz is summed in an order that the row's size fixes: each lane its own pieces upwards, then the lanes
+// dz is summed in an order that the row's size fixes: each lane its own vectors upwards, then the lanes
 // pairwise.
 template <typename T, int width>
 __global__ __launch_bounds__(kThreads) void gate_backward_heads_kernel(Grid grid, int shift, ConstRows x,
                                                                        ConstRows z, ConstRows dy, Rows dx,
                                                                        Rows dz) {
   HeadRow row = head_row(grid, shift);
-  const float open = piece_sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
+  const float open = vec_sigmoid<T>(to_float(load<T, 1>(z, row.at).value[0]));
   float sum = 0;
-  for (std::int64_t first = row.lane; first < grid.row_pieces; first += kRowPieces<T> * row.lanes) {
-    Piece<T, width> in[kRowPieces<T>], d[kRowPieces<T>];
+  for (std::int64_t first = row.lane; first < grid.row_vecs; first += kRowVecs<T> * row.lanes) {
+    Vec<T, width> in[kRowVecs<T>], d[kRowVecs<T>];
 #pragma unroll
-    for (int n = 0; n < kRowPieces<T>; ++n) {
-      if (first + n * row.lanes >= grid.row_pieces) break;
+    for (int n = 0; n < kRowVecs<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_vecs) break;
       row.at.column = (first + n * row.lanes) * width;
       in[n] = load<T, width>(x, row.at);
       d[n] = load<T, width>(dy, row.at);
     }
 #pragma unroll
-    for (int n = 0; n < kRowPieces<T>; ++n) {
-      if (first + n * row.lanes >= grid.row_pieces) break;
+    for (int n = 0; n < kRowVecs<T>; ++n) {
+      if (first + n * row.lanes >= grid.row_vecs) break;
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         const float back = to_float(d[n].value[i]);
@@ -199,9 +199,9 @@ struct Operand {
   bool gate;  // has one element a head when head-wise
 };
 
-// Whether pieces of `width` elements never cross a row's end and are aligned in every tensor.
+// Whether vectors of `width` elements never cross a row's end and are aligned in every tensor.
 template <std::size_t count>
-bool in_pieces(const GateShape& shape, const Operand (&operands)[count], int width) {
+bool vectorised(const GateShape& shape, const Operand (&operands)[count], int width) {
   if (shape.head_size % width != 0) return false;
   for (const auto& [rows, gate] : operands) {
     if (gate && shape.head_wise) continue;
@@ -212,9 +212,9 @@ bool in_pieces(const GateShape& shape, const Operand (&operands)[count], int wid
   return true;
 }
 
-// Tensors that all lie without gaps are one row; otherwise the shape stays as it is.
+// Tensors that are all contiguous are one row; otherwise the shape stays as it is.
 template <std::size_t count>
-bool without_gaps(const GateShape& shape, const Operand (&operands)[count]) {
+bool all_contiguous(const GateShape& shape, const Operand (&operands)[count]) {
   if (shape.head_wise) return false;
   for (const auto& [rows, gate] : operands) {
     if (shape.heads > 1 && rows.head_stride != shape.head_size) return false;
@@ -223,10 +223,10 @@ bool without_gaps(const GateShape& shape, const Operand (&operands)[count]) {
   return true;
 }
 
-// Calls body with the element type, the width of pieces, and whether everything is one row.
+// Calls body with the element type, the width of a Vec, and whether everything is one row.
 template <std::size_t count, typename Body>
 void dispatch(const char* op, GateShape shape, const Operand (&operands)[count], const Body& body) {
-  const bool flat = without_gaps(shape, operands);
+  const bool flat = all_contiguous(shape, operands);
   if (flat) {
     shape.head_size *= shape.tokens * shape.heads;
     shape.tokens = shape.heads = 1;
@@ -237,7 +237,7 @@ void dispatch(const char* op, GateShape shape, const Operand (&operands)[count],
       return Grid{shape.tokens * shape.heads * (shape.head_size / width), shape.head_size / width,
                   shape.heads};
     };
-    const bool wide = in_pieces(shape, operands, kWidth);
+    const bool wide = vectorised(shape, operands, kWidth);
     if (wide && flat) {
       body.template operator()<T, kWidth, true>(grid(kWidth));
     } else if (wide) {
@@ -260,7 +260,7 @@ unsigned blocks_of(const char* op, std::int64_t items, std::int64_t each) {
 template <typename T>
 int lanes_shift(const Grid& grid) {
   int shift = 0;
-  while (shift < 5 && (std::int64_t(kRowPieces<T>) << shift) < grid.row_pieces) ++shift;
+  while (shift < 5 && (std::int64_t(kRowVecs<T>) << shift) < grid.row_vecs) ++shift;
   return shift;
 }
 
@@ -275,10 +275,10 @@ void gate(const GateArgs& args, const Context& context) {
     const cudaStream_t stream = stream_of(context.stream);
     if (args.shape.head_wise) {
       const int shift = lanes_shift<T>(grid);
-      const unsigned blocks = blocks_of(kOp, grid.pieces / grid.row_pieces, kThreads >> shift);
+      const unsigned blocks = blocks_of(kOp, grid.vecs / grid.row_vecs, kThreads >> shift);
       gate_heads_kernel<T, width><<<blocks, kThreads, 0, stream>>>(grid, shift, args.x, args.z, args.y);
     } else {
-      const unsigned blocks = blocks_of(kOp, grid.pieces, kThreads * kPieces);
+      const unsigned blocks = blocks_of(kOp, grid.vecs, kThreads * kVecs);
       gate_kernel<T, width, flat><<<blocks, kThreads, 0, stream>>>(grid, args.x, args.z, args.y);
     }
     check_launch(kOp);
@@ -295,11 +295,11 @@ void gate_backward(const GateBackwardArgs& args, const Context& context) {
     const cudaStream_t stream = stream_of(context.stream);
     if (args.shape.head_wise) {
       const int shift = lanes_shift<T>(grid);
-      const unsigned blocks = blocks_of(kOp, grid.pieces / grid.row_pieces, kThreads >> shift);
+      const unsigned blocks = blocks_of(kOp, grid.vecs / grid.row_vecs, kThreads >> shift);
       gate_backward_heads_kernel<T, width>
           <<<blocks, kThreads, 0, stream>>>(grid, shift, args.x, args.z, args.dy, args.dx, args.dz);
     } else {
-      const unsigned blocks = blocks_of(kOp, grid.pieces, kThreads * kPieces);
+      const unsigned blocks = blocks_of(kOp, grid.vecs, kThreads * kVecs);
       gate_backward_kernel<T, width, flat>
           <<<blocks, kThreads, 0, stream>>>(grid, args.x, args.z, args.dy, args.dx, args.dz);
     }

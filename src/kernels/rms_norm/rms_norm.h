@@ -15,7 +15,7 @@
 
 namespace gsa {
 
-// Tensors lie without gaps. Real is float, double for f64.
+// Tensors are contiguous. Real is float, double for f64.
 struct RmsNormShape {
   DType dtype = DType::f32;
   std::int64_t tokens = 0;

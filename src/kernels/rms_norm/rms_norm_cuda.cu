@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 #include "kernels/rms_norm/rms_norm_checks.h"
 
 namespace gsa::cuda {
@@ -15,9 +15,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffu;
-constexpr std::int64_t kMostParts = 528;  // of the weight's gradient: blocks of the backward kernel
+constexpr std::int64_t kMaxParts = 528;  // of the weight's gradient: blocks of the backward kernel
 
-// How a block's threads share rows: `lanes` threads a row, each with pieces lane, lane + lanes, ...
+// How a block's threads share rows: `lanes` threads a row, each with vectors lane, lane + lanes, ...
 template <bool block_row>
 struct Team {
   static constexpr int kLanes = block_row ? kThreads : 32;
@@ -41,11 +41,11 @@ struct Team {
 
 struct RowShape {
   std::int64_t tokens;
-  int size, row_pieces;
+  int size, row_vecs;
   float eps;
 };
 
-template <typename T, int width, int pieces, bool block_row>
+template <typename T, int width, int vecs, bool block_row>
 __global__ __launch_bounds__(kThreads) void rms_norm_kernel(RowShape shape, const T* __restrict__ x,
                                                             const T* __restrict__ branch,
                                                             const T* __restrict__ weight, T* __restrict__ y,
@@ -55,20 +55,20 @@ __global__ __launch_bounds__(kThreads) void rms_norm_kernel(RowShape shape, cons
   const std::int64_t row = std::int64_t(blockIdx.x) * Rows::kRows + Rows::row();
   if (row >= shape.tokens) return;  // a whole team
   const std::int64_t begin = row * shape.size;
-  Piece<T, width> s[pieces];
+  Vec<T, width> s[vecs];
   float square = 0;
 #pragma unroll
-  for (int n = 0; n < pieces; ++n) {
-    const int piece = Rows::lane() + n * Rows::kLanes;
-    if (piece >= shape.row_pieces) break;
-    s[n] = load_piece<T, width>(x + begin + piece * width);
+  for (int n = 0; n < vecs; ++n) {
+    const int vec = Rows::lane() + n * Rows::kLanes;
+    if (vec >= shape.row_vecs) break;
+    s[n] = load_vec<T, width>(x + begin + vec * width);
     if (branch != nullptr) {
-      const auto more = load_piece<T, width>(branch + begin + piece * width);
+      const auto more = load_vec<T, width>(branch + begin + vec * width);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         s[n].value[i] = from_float<T>(to_float(s[n].value[i]) + to_float(more.value[i]));
       }
-      store_piece<T, width>(sum + begin + piece * width, s[n]);
+      store_vec<T, width>(sum + begin + vec * width, s[n]);
     }
 #pragma unroll
     for (int i = 0; i < width; ++i) square += to_float(s[n].value[i]) * to_float(s[n].value[i]);
@@ -77,19 +77,19 @@ __global__ __launch_bounds__(kThreads) void rms_norm_kernel(RowShape shape, cons
   const float scale = 1.0f / sqrtf(mean + shape.eps);
   if (Rows::lane() == 0) rstd[row] = scale;
 #pragma unroll
-  for (int n = 0; n < pieces; ++n) {
-    const int piece = Rows::lane() + n * Rows::kLanes;
-    if (piece >= shape.row_pieces) break;
-    const auto w = load_piece<T, width>(weight + piece * width);
+  for (int n = 0; n < vecs; ++n) {
+    const int vec = Rows::lane() + n * Rows::kLanes;
+    if (vec >= shape.row_vecs) break;
+    const auto w = load_vec<T, width>(weight + vec * width);
 #pragma unroll
     for (int i = 0; i < width; ++i) {
       s[n].value[i] = from_float<T>(to_float(s[n].value[i]) * scale * to_float(w.value[i]));
     }
-    store_piece<T, width>(y + begin + piece * width, s[n]);
+    store_vec<T, width>(y + begin + vec * width, s[n]);
   }
 }
 
-template <typename T, int width, int pieces, bool block_row>
+template <typename T, int width, int vecs, bool block_row>
 __global__ __launch_bounds__(kThreads) void rms_norm_backward_kernel(
     RowShape shape, const T* __restrict__ dy, const T* __restrict__ dsum, const T* __restrict__ sum,
     const T* __restrict__ weight, const float* __restrict__ rstd, T* __restrict__ dx,
@@ -97,31 +97,31 @@ __global__ __launch_bounds__(kThreads) void rms_norm_backward_kernel(
   using Rows = Team<block_row>;
   __shared__ float shared[2][kWarps];
   extern __shared__ float columns[];  // [rows of a block, size]; one row a block needs none
-  Piece<T, width> w[pieces];
-  float dweight[pieces][width] = {};
+  Vec<T, width> w[vecs];
+  float dweight[vecs][width] = {};
 #pragma unroll
-  for (int n = 0; n < pieces; ++n) {
-    const int piece = Rows::lane() + n * Rows::kLanes;
-    if (piece < shape.row_pieces) w[n] = load_piece<T, width>(weight + piece * width);
+  for (int n = 0; n < vecs; ++n) {
+    const int vec = Rows::lane() + n * Rows::kLanes;
+    if (vec < shape.row_vecs) w[n] = load_vec<T, width>(weight + vec * width);
   }
-  int turn = 0;
+  int buffer = 0;
   for (std::int64_t row = std::int64_t(blockIdx.x) * Rows::kRows + Rows::row(); row < shape.tokens;
-       row += std::int64_t(gridDim.x) * Rows::kRows, turn ^= 1) {
+       row += std::int64_t(gridDim.x) * Rows::kRows, buffer ^= 1) {
     const std::int64_t begin = row * shape.size;
     const float scale = rstd[row];
-    Piece<T, width> s[pieces], d[pieces], other[pieces];
+    Vec<T, width> s[vecs], d[vecs], other[vecs];
 #pragma unroll
-    for (int n = 0; n < pieces; ++n) {
-      const int piece = Rows::lane() + n * Rows::kLanes;
-      if (piece >= shape.row_pieces) break;
-      s[n] = load_piece<T, width>(sum + begin + piece * width);
-      d[n] = load_piece<T, width>(dy + begin + piece * width);
-      if (dsum != nullptr) other[n] = load_piece<T, width>(dsum + begin + piece * width);
+    for (int n = 0; n < vecs; ++n) {
+      const int vec = Rows::lane() + n * Rows::kLanes;
+      if (vec >= shape.row_vecs) break;
+      s[n] = load_vec<T, width>(sum + begin + vec * width);
+      d[n] = load_vec<T, width>(dy + begin + vec * width);
+      if (dsum != nullptr) other[n] = load_vec<T, width>(dsum + begin + vec * width);
     }
     float dot = 0;
 #pragma unroll
-    for (int n = 0; n < pieces; ++n) {
-      if (Rows::lane() + n * Rows::kLanes >= shape.row_pieces) break;
+    for (int n = 0; n < vecs; ++n) {
+      if (Rows::lane() + n * Rows::kLanes >= shape.row_vecs) break;
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         const float normal = to_float(s[n].value[i]) * scale, back = to_float(d[n].value[i]);
@@ -129,11 +129,11 @@ __global__ __launch_bounds__(kThreads) void rms_norm_backward_kernel(
         dot += back * to_float(w[n].value[i]) * normal;
       }
     }
-    const float mean = Rows::sum(dot, shared[turn]) / static_cast<float>(shape.size);
+    const float mean = Rows::sum(dot, shared[buffer]) / static_cast<float>(shape.size);
 #pragma unroll
-    for (int n = 0; n < pieces; ++n) {
-      const int piece = Rows::lane() + n * Rows::kLanes;
-      if (piece >= shape.row_pieces) break;
+    for (int n = 0; n < vecs; ++n) {
+      const int vec = Rows::lane() + n * Rows::kLanes;
+      if (vec >= shape.row_vecs) break;
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         const float normal = to_float(s[n].value[i]) * scale;
@@ -141,18 +141,18 @@ __global__ __launch_bounds__(kThreads) void rms_norm_backward_kernel(
         const float from_sum = dsum != nullptr ? to_float(other[n].value[i]) : 0.0f;
         s[n].value[i] = from_float<T>(from_sum + scale * (back - normal * mean));
       }
-      store_piece<T, width>(dx + begin + piece * width, s[n]);
+      store_vec<T, width>(dx + begin + vec * width, s[n]);
     }
   }
 #pragma unroll
-  for (int n = 0; n < pieces; ++n) {
-    const int piece = Rows::lane() + n * Rows::kLanes;
-    if (piece >= shape.row_pieces) break;
+  for (int n = 0; n < vecs; ++n) {
+    const int vec = Rows::lane() + n * Rows::kLanes;
+    if (vec >= shape.row_vecs) break;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
       float* const to =
           block_row ? parts + std::int64_t(blockIdx.x) * shape.size : columns + Rows::row() * shape.size;
-      to[piece * width + i] = dweight[n][i];
+      to[vec * width + i] = dweight[n][i];
     }
   }
   if constexpr (!block_row) {
@@ -182,15 +182,15 @@ __global__ __launch_bounds__(kThreads) void sum_parts_kernel(int count, int size
   dweight[column] = total;
 }
 
-// Calls body.operator()<T, width, pieces a thread, whether a block treats a row>(shape).
+// Calls body.operator()<T, width, vectors a thread, whether a block treats a row>(shape).
 template <typename Body>
 void dispatch(const char* op, const RmsNormShape& shape, std::initializer_list<const void*> pointers,
               const Body& body) {
-  with_pieces(op, shape.dtype, {shape.size}, pointers, [&]<typename T, int width>() {
-    const std::int64_t row_pieces = shape.size / width;
-    const RowShape rows = {shape.tokens, static_cast<int>(shape.size), static_cast<int>(row_pieces),
+  with_vec(op, shape.dtype, {shape.size}, pointers, [&]<typename T, int width>() {
+    const std::int64_t row_vecs = shape.size / width;
+    const RowShape rows = {shape.tokens, static_cast<int>(shape.size), static_cast<int>(row_vecs),
                            static_cast<float>(shape.eps)};
-    const auto fits = [&](int lanes, int pieces) { return row_pieces <= std::int64_t(lanes) * pieces; };
+    const auto fits = [&](int lanes, int vecs) { return row_vecs <= std::int64_t(lanes) * vecs; };
     if (fits(32, 1)) return body.template operator()<T, width, 1, false>(rows);
     if (fits(32, 2)) return body.template operator()<T, width, 2, false>(rows);
     if (fits(kThreads, 1)) return body.template operator()<T, width, 1, true>(rows);
@@ -210,9 +210,9 @@ void rms_norm(const RmsNormArgs& args, const Context& context) {
   check_device(kOp, context.device);
   if (!check_rms_norm(args)) return;
   dispatch(kOp, args.shape, {args.x, args.branch, args.weight, args.y, args.sum},
-           [&]<typename T, int width, int pieces, bool block_row>(const RowShape& shape) {
+           [&]<typename T, int width, int vecs, bool block_row>(const RowShape& shape) {
              const unsigned blocks = blocks_for(kOp, shape.tokens, Team<block_row>::kRows);
-             rms_norm_kernel<T, width, pieces, block_row><<<blocks, kThreads, 0, stream_of(context.stream)>>>(
+             rms_norm_kernel<T, width, vecs, block_row><<<blocks, kThreads, 0, stream_of(context.stream)>>>(
                  shape, static_cast<const T*>(args.x), static_cast<const T*>(args.branch),
                  static_cast<const T*>(args.weight), static_cast<T*>(args.y), static_cast<T*>(args.sum),
                  static_cast<float*>(args.rstd));
@@ -228,14 +228,14 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, const Context& context) 
   std::int64_t count = 0;
   float* parts = nullptr;
   dispatch(kOp, args.shape, {args.dy, args.dsum, args.sum, args.weight, args.dx},
-           [&]<typename T, int width, int pieces, bool block_row>(const RowShape& shape) {
+           [&]<typename T, int width, int vecs, bool block_row>(const RowShape& shape) {
              using Rows = Team<block_row>;
-             count = std::min(kMostParts, (shape.tokens + Rows::kRows - 1) / Rows::kRows);
+             count = std::min(kMaxParts, (shape.tokens + Rows::kRows - 1) / Rows::kRows);
              if (count == 0) return;
              parts = static_cast<float*>(
                  context.workspace->allocate(static_cast<std::size_t>(count * size) * sizeof(float)));
              const std::size_t columns = block_row ? 0 : Rows::kRows * args.shape.size * sizeof(float);
-             rms_norm_backward_kernel<T, width, pieces, block_row>
+             rms_norm_backward_kernel<T, width, vecs, block_row>
                  <<<static_cast<unsigned>(count), kThreads, columns, stream_of(context.stream)>>>(
                      shape, static_cast<const T*>(args.dy), static_cast<const T*>(args.dsum),
                      static_cast<const T*>(args.sum), static_cast<const T*>(args.weight),

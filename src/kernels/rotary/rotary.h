@@ -1,10 +1,10 @@
-// rotary: takes apart the rows of one joint projection [q heads | k heads | v heads] and turns queries and
+// rotary: takes apart the rows of one joint projection [q heads | k heads | v heads] and rotates queries and
 // keys by their positions.
 //
 //   x = [x1 | x2 | rest],  x1 and x2 of `pairs` dimensions each
 //   y = [x1 c - x2 s | x2 c + x1 s | rest]      for the heads of q and k;   y = x for those of v
 //
-// The backward pass turns back and puts the three together again: dx = [y1 c + y2 s | y2 c - y1 s | rest].
+// The backward pass rotates back and puts the three together again: dx = [y1 c + y2 s | y2 c - y1 s | rest].
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace gsa {
 
-// Tensors lie without gaps. Real is float, double for f64.
+// Tensors are contiguous. Real is float, double for f64.
 struct RotaryShape {
   DType dtype = DType::f32;
   std::int64_t tokens = 0;
   std::int64_t q_heads = 0, k_heads = 0, v_heads = 0;
   std::int64_t head_size = 0;
-  std::int64_t pairs = 0;  // at most head_size / 2; 0: nothing turns
+  std::int64_t pairs = 0;  // at most head_size / 2; 0: nothing is rotated
 };
 
 struct RotaryArgs {

@@ -10,11 +10,11 @@
 namespace gsa {
 
 inline bool check_rotary_shape(const char* op, const RotaryShape& shape) {
-  constexpr std::int64_t kMostHeads = 1 << 20;
+  constexpr std::int64_t kMaxHeads = 1 << 20;
   check::in_range(op, "tokens", shape.tokens, 0, std::numeric_limits<std::int64_t>::max());
-  check::in_range(op, "q_heads", shape.q_heads, 0, kMostHeads);
-  check::in_range(op, "k_heads", shape.k_heads, 0, kMostHeads);
-  check::in_range(op, "v_heads", shape.v_heads, 0, kMostHeads);
+  check::in_range(op, "q_heads", shape.q_heads, 0, kMaxHeads);
+  check::in_range(op, "k_heads", shape.k_heads, 0, kMaxHeads);
+  check::in_range(op, "v_heads", shape.v_heads, 0, kMaxHeads);
   check::in_range(op, "head_size", shape.head_size, 1, check::kMaxHeadSize);
   check::in_range(op, "pairs", shape.pairs, 0, shape.head_size / 2);
   const std::int64_t width = (shape.q_heads + shape.k_heads + shape.v_heads) * shape.head_size;

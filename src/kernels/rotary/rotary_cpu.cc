@@ -1,4 +1,4 @@
-// rotary on the CPU: each head of a token is converted to the arithmetic type, turned and stored; bound by
+// rotary on the CPU: each head of a token is converted to the arithmetic type, rotated and stored; bound by
 // memory.
 // Highway needs this order:
 // clang-format off
@@ -46,10 +46,10 @@ void for_rotary_heads(const RotaryShape& shape, const Parallel& parallel, const 
   });
 }
 
-// to <- from, turned; sign -1 turns back. cos and sin are the token's.
+// to <- from, rotated; sign -1 rotates back. cos and sin are the token's.
 template <typename T>
-HWY_INLINE void turn_head(const RotaryShape& shape, const void* from, const T* cos, const T* sin, T sign,
-                          void* to) {
+HWY_INLINE void rotate_head(const RotaryShape& shape, const void* from, const T* cos, const T* sin, T sign,
+                            void* to) {
   HWY_ALIGN T x[check::kMaxHeadSize];
   load_row<T>(x, from, shape.dtype, shape.head_size, T(1));
   T* const x1 = x;
@@ -74,8 +74,8 @@ void rotary_typed(const RotaryArgs& a, const Parallel& parallel) {
     if (place.part == 2) {
       std::memcpy(to, from, static_cast<std::size_t>(shape.head_size) * size_of(shape.dtype));
     } else {
-      turn_head<T>(shape, from, static_cast<const T*>(a.cos) + token * shape.pairs,
-                   static_cast<const T*>(a.sin) + token * shape.pairs, T(1), to);
+      rotate_head<T>(shape, from, static_cast<const T*>(a.cos) + token * shape.pairs,
+                     static_cast<const T*>(a.sin) + token * shape.pairs, T(1), to);
     }
   });
 }
@@ -92,8 +92,8 @@ void rotary_backward_typed(const RotaryBackwardArgs& a, const Parallel& parallel
     if (place.part == 2) {
       std::memcpy(to, from, static_cast<std::size_t>(shape.head_size) * size_of(shape.dtype));
     } else {
-      turn_head<T>(shape, from, static_cast<const T*>(a.cos) + token * shape.pairs,
-                   static_cast<const T*>(a.sin) + token * shape.pairs, T(-1), to);
+      rotate_head<T>(shape, from, static_cast<const T*>(a.cos) + token * shape.pairs,
+                     static_cast<const T*>(a.sin) + token * shape.pairs, T(-1), to);
     }
   });
 }

@@ -1,9 +1,9 @@
-// rotary on CUDA devices: bound by memory. A unit of work is a piece of x1 with the piece of x2 that turns
-// with it, or a piece that is copied; a token's units lie side by side.
+// rotary on CUDA devices: bound by memory. A unit of work is a vector of x1 with the vector of x2 that is
+// rotated with it, or a vector that is copied; a token's units lie side by side.
 #include "kernels/rotary/rotary_cuda.h"
 
 #include "kernels/common/cuda_check.h"
-#include "kernels/common/row_pieces.cuh"
+#include "kernels/common/vec.cuh"
 #include "kernels/rotary/rotary_checks.h"
 
 namespace gsa::cuda {
@@ -21,26 +21,26 @@ struct Parts {
 struct Units {
   std::int64_t all;     // of all tokens
   unsigned token;       // of a token
-  unsigned turning;     // of its heads of q and k
+  unsigned rotating;    // of its heads of q and k
   unsigned head;        // of one head of q or k: pairs first, then the rest
-  unsigned pair_units;  // of these, how many turn
+  unsigned pair_units;  // of these, how many are rotated
   unsigned plain_head;  // of one head of v
   unsigned q_heads, k_heads, v_heads;
   unsigned head_size, pairs;
 };
 
-// Forward: from the joint row to q, k, v. Otherwise back, turning the other way.
+// Forward: from the joint row to q, k, v. Otherwise back, rotating the other way.
 template <typename T, int width, bool forward>
 __global__ __launch_bounds__(kThreads) void rotary_kernel(Units units, Parts<T> parts) {
   const std::int64_t unit = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (unit >= units.all) return;
   const std::int64_t token = unit / units.token;
   const unsigned place = static_cast<unsigned>(unit - token * units.token);
-  const bool plain = place >= units.turning;
+  const bool plain = place >= units.rotating;
 
-  const unsigned within = plain ? place - units.turning : place;
+  const unsigned within = plain ? place - units.rotating : place;
   const unsigned per_head = plain ? units.plain_head : units.head;
-  const unsigned head = within / per_head, piece = within - head * per_head;
+  const unsigned head = within / per_head, vec = within - head * per_head;
   const unsigned joint_head = plain ? units.q_heads + units.k_heads + head : head;
   const unsigned heads = units.q_heads + units.k_heads + units.v_heads;
   T* const joint = parts.joint + (token * heads + joint_head) * units.head_size;
@@ -51,14 +51,14 @@ __global__ __launch_bounds__(kThreads) void rotary_kernel(Units units, Parts<T> 
   const T* const from = forward ? joint : part;
   T* const to = forward ? part : joint;
 
-  if (plain || piece >= units.pair_units) {
-    const unsigned column = plain ? piece * width : 2 * units.pairs + (piece - units.pair_units) * width;
-    store_piece<T, width>(to + column, load_piece<T, width>(from + column));
+  if (plain || vec >= units.pair_units) {
+    const unsigned column = plain ? vec * width : 2 * units.pairs + (vec - units.pair_units) * width;
+    store_vec<T, width>(to + column, load_vec<T, width>(from + column));
     return;
   }
-  const unsigned column = piece * width;
-  auto a = load_piece<T, width>(from + column);
-  auto b = load_piece<T, width>(from + units.pairs + column);
+  const unsigned column = vec * width;
+  auto a = load_vec<T, width>(from + column);
+  auto b = load_vec<T, width>(from + units.pairs + column);
   const float* const cos = parts.cos + token * units.pairs + column;
   const float* const sin = parts.sin + token * units.pairs + column;
 #pragma unroll
@@ -68,8 +68,8 @@ __global__ __launch_bounds__(kThreads) void rotary_kernel(Units units, Parts<T> 
     a.value[i] = from_float<T>(first * c - second * s);
     b.value[i] = from_float<T>(second * c + first * s);
   }
-  store_piece<T, width>(to + column, a);
-  store_piece<T, width>(to + units.pairs + column, b);
+  store_vec<T, width>(to + column, a);
+  store_vec<T, width>(to + units.pairs + column, b);
 }
 
 Units units_of(const RotaryShape& shape, int width) {
@@ -79,8 +79,8 @@ Units units_of(const RotaryShape& shape, int width) {
   units.pair_units = narrow(shape.pairs / width);
   units.head = narrow(shape.pairs / width + rest / width);
   units.plain_head = narrow(shape.head_size / width);
-  units.turning = narrow(shape.q_heads + shape.k_heads) * units.head;
-  units.token = units.turning + narrow(shape.v_heads) * units.plain_head;
+  units.rotating = narrow(shape.q_heads + shape.k_heads) * units.head;
+  units.token = units.rotating + narrow(shape.v_heads) * units.plain_head;
   units.all = shape.tokens * units.token;
   units.q_heads = narrow(shape.q_heads);
   units.k_heads = narrow(shape.k_heads);
@@ -97,20 +97,20 @@ struct Memory {
 
 template <bool forward>
 void launch(const char* op, const RotaryShape& shape, const Memory& memory, const Context& context) {
-  with_pieces(op, shape.dtype, {shape.head_size, shape.pairs}, {memory.joint, memory.q, memory.k, memory.v},
-              [&]<typename T, int width>() {
-                const Units units = units_of(shape, width);
-                const Parts<T> parts = {static_cast<T*>(memory.joint),
-                                        static_cast<T*>(memory.q),
-                                        static_cast<T*>(memory.k),
-                                        static_cast<T*>(memory.v),
-                                        static_cast<const float*>(memory.cos),
-                                        static_cast<const float*>(memory.sin)};
-                rotary_kernel<T, width, forward>
-                    <<<blocks_for(op, units.all, kThreads), kThreads, 0, stream_of(context.stream)>>>(units,
-                                                                                                      parts);
-                check_launch(op);
-              });
+  with_vec(op, shape.dtype, {shape.head_size, shape.pairs}, {memory.joint, memory.q, memory.k, memory.v},
+           [&]<typename T, int width>() {
+             const Units units = units_of(shape, width);
+             const Parts<T> parts = {static_cast<T*>(memory.joint),
+                                     static_cast<T*>(memory.q),
+                                     static_cast<T*>(memory.k),
+                                     static_cast<T*>(memory.v),
+                                     static_cast<const float*>(memory.cos),
+                                     static_cast<const float*>(memory.sin)};
+             rotary_kernel<T, width, forward>
+                 <<<blocks_for(op, units.all, kThreads), kThreads, 0, stream_of(context.stream)>>>(units,
+                                                                                                   parts);
+             check_launch(op);
+           });
 }
 
 // The kernel reads what is const here: one type of pointer serves both directions.

@@ -33,7 +33,7 @@ struct Indexer {
   ScoreForm form = ScoreForm::sigmoid;
 
   // On the CPU, select, select_mask and index_scores read keys that lie in pages: page_size > 0 says so. The
-  // scores are the same bits as those of the same keys end to end.
+  // scores are the same bits as those of the same contiguous keys.
   PageTable pages = {};
   // Keys of 8 bits: k is int8 and the key is k * k_scale, in Real. k_scale is [keys], or in pages [pages,
   // page_size] with a page every k_scale_stride. Null: keys of the operator's type.

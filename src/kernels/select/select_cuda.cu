@@ -51,7 +51,7 @@ class Tiles {
     return sequences_.q_begin[n] + std::min(first, sequences_.queries(n));
   }
   // The most keys that one of rows first .. end - 1 sees.
-  std::int64_t most_visible(std::int64_t first, std::int64_t end) const {
+  std::int64_t max_visible(std::int64_t first, std::int64_t end) const {
     std::int64_t most = 0;
     const std::int64_t* const begin = sequences_.q_begin;
     std::int64_t n = std::upper_bound(begin, begin + sequences_.count, first) - begin - 1;
@@ -67,8 +67,8 @@ class Tiles {
 };
 
 // visit(first, end, longest) for parts of rows first .. end - 1, each of which see up to `longest` keys. A
-// part ends where rows begin to need twice the warps of cuda/held.cuh, unless it would have too few rows to
-// fill a device.
+// part ends where rows begin to need another kernel (cuda/rows.cu), unless it and the rows that follow are too
+// few to fill a device.
 template <class Visit>
 void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end, Visit visit) {
   constexpr std::int64_t kLeastRows = 512;
@@ -80,10 +80,10 @@ void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end,
     while (row < last) {
       const std::int64_t before = sequences.first_position(n) - begin[n];  // row r sees before + r + 1 keys
       const std::int64_t room = std::max<std::int64_t>(
-          kMomentSegment,
+          selecting::kShortRow,
           static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(before + row + 1))));
       const std::int64_t stop = std::min(last, room - before);
-      if (room != limit && row - part >= kLeastRows) {
+      if (room != limit && row > part && std::max(row - part, stop - row) >= kLeastRows) {
         visit(part, row, longest);
         part = row, limit = longest = 0;
       }
@@ -108,18 +108,27 @@ void select_from_stored(const SelectArgs& args, const SelectConfig& config, cons
   store.scores = context.workspace->array<float>(static_cast<std::size_t>(rows * stride));
   store.stride = stride;
   store.paired = true;
+  store.segments = static_cast<int>((stride + kMomentSegment - 1) / kMomentSegment);
+  store.sample = context.workspace->array<float>(static_cast<std::size_t>(rows * store.sample_stride()));
+  store.sums = context.workspace->array<float2>(static_cast<std::size_t>(rows * store.segments));
+  if (config.wgmma) {
+    store.summed = true;
+    store.first_scores =
+        context.workspace->array<float>(static_cast<std::size_t>(args.sequences.total_queries()));
+    selecting::launch_hopper_first_scores(in, type, store.first_scores, tiles.count(), context);
+  }
   for (std::int64_t tile = 0; tile < tiles.count(); tile += chunk) {
     const std::int64_t end = std::min<std::int64_t>(tile + chunk, tiles.count());
     const std::int64_t first_row = tiles.first_row(tile);
     const std::int64_t end_row = end == tiles.count() ? args.sequences.total_queries() : tiles.first_row(end);
     if (first_row == end_row) continue;
     store.first_row = static_cast<int>(first_row);
-    const int longest = static_cast<int>(tiles.most_visible(first_row, end_row));
+    const int longest = static_cast<int>(tiles.max_visible(first_row, end_row));
     launch_scores(in, type, store, static_cast<int>(tile), static_cast<int>(end - tile), longest, context);
     each_part(args.sequences, first_row, end_row,
-              [&](std::int64_t first, std::int64_t after, std::int64_t most_keys) {
+              [&](std::int64_t first, std::int64_t after, std::int64_t max_keys) {
                 selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first),
-                                       static_cast<int>(after - first), static_cast<int>(most_keys), context);
+                                       static_cast<int>(after - first), static_cast<int>(max_keys), context);
               });
   }
 }

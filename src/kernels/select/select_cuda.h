@@ -9,11 +9,11 @@ namespace gsa::cuda {
 
 // What a selection took, for tests: time says nothing about a distribution of scores that the next model has.
 struct SelectWork {
-  unsigned long long rows = 0;        // of stored scores
-  unsigned long long histograms = 0;  // of stored scores, all rows together
-  unsigned long long entries = 0;     // collected in one pass
-  unsigned long long fallbacks = 0;   // of these rows, how many needed more than one histogram
-  unsigned long long redone = 0;      // rows whose bound was too high or whose lists overflowed
+  unsigned long long rows = 0;           // of stored scores
+  unsigned long long histograms = 0;     // of stored scores, all rows together
+  unsigned long long entries = 0;        // collected in one pass
+  unsigned long long refined = 0;        // of these rows, how many needed more than one histogram
+  unsigned long long fallback_rows = 0;  // rows whose bound was too high or whose lists overflowed
 };
 
 // work: device memory that is added to; may be null.

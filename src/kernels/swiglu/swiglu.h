@@ -10,7 +10,7 @@
 
 namespace gsa {
 
-// Tensors lie without gaps.
+// Tensors are contiguous.
 struct SwigluShape {
   DType dtype = DType::f32;
   std::int64_t tokens = 0;

@@ -1,4 +1,4 @@
-// swiglu on the CPU: pieces of rows are converted to the arithmetic type, worked on and stored; bound by
+// swiglu on the CPU: chunks of rows are converted to the arithmetic type, worked on and stored; bound by
 // memory.
 // Highway needs this order:
 // clang-format off
@@ -17,18 +17,18 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-constexpr std::int64_t kSwigluPiece = 256;
+constexpr std::int64_t kSwigluChunk = 256;
 
-// Calls body(token, column, size) for every piece of every row.
+// Calls body(token, column, size) for every chunk of every row.
 template <class Body>
-void for_swiglu_pieces(const SwigluShape& shape, const Parallel& parallel, const Body& body) {
+void for_swiglu_chunks(const SwigluShape& shape, const Parallel& parallel, const Body& body) {
   // About 64K values a task: enough to pay for handing it out.
   const std::int64_t tokens = std::max<std::int64_t>(1, (std::int64_t{1} << 16) / shape.size);
   parallel.run((shape.tokens + tokens - 1) / tokens, [&](std::int64_t task, int) {
     const std::int64_t end = std::min(shape.tokens, (task + 1) * tokens);
     for (std::int64_t token = task * tokens; token < end; ++token) {
-      for (std::int64_t c = 0; c < shape.size; c += kSwigluPiece) {
-        body(token, c, std::min(kSwigluPiece, shape.size - c));
+      for (std::int64_t c = 0; c < shape.size; c += kSwigluChunk) {
+        body(token, c, std::min(kSwigluChunk, shape.size - c));
       }
     }
   });
@@ -37,10 +37,10 @@ void for_swiglu_pieces(const SwigluShape& shape, const Parallel& parallel, const
 template <typename T>
 void swiglu_typed(const SwigluArgs& a, const Parallel& parallel) {
   const auto [dtype, tokens, width] = a.shape;
-  for_swiglu_pieces(a.shape, parallel, [&](std::int64_t token, std::int64_t c, std::int64_t size) {
-    HWY_ALIGN T g[kSwigluPiece];
-    HWY_ALIGN T u[kSwigluPiece];
-    HWY_ALIGN T open[kSwigluPiece];
+  for_swiglu_chunks(a.shape, parallel, [&](std::int64_t token, std::int64_t c, std::int64_t size) {
+    HWY_ALIGN T g[kSwigluChunk];
+    HWY_ALIGN T u[kSwigluChunk];
+    HWY_ALIGN T open[kSwigluChunk];
     const void* const row = at(a.x, dtype, token * 2 * width + c);
     load_row<T>(g, row, dtype, size, T(1));
     load_row<T>(u, at(row, dtype, width), dtype, size, T(1));
@@ -54,11 +54,11 @@ void swiglu_typed(const SwigluArgs& a, const Parallel& parallel) {
 template <typename T>
 void swiglu_backward_typed(const SwigluBackwardArgs& a, const Parallel& parallel) {
   const auto [dtype, tokens, width] = a.shape;
-  for_swiglu_pieces(a.shape, parallel, [&](std::int64_t token, std::int64_t c, std::int64_t size) {
-    HWY_ALIGN T g[kSwigluPiece];
-    HWY_ALIGN T u[kSwigluPiece];
-    HWY_ALIGN T dy[kSwigluPiece];
-    HWY_ALIGN T open[kSwigluPiece];
+  for_swiglu_chunks(a.shape, parallel, [&](std::int64_t token, std::int64_t c, std::int64_t size) {
+    HWY_ALIGN T g[kSwigluChunk];
+    HWY_ALIGN T u[kSwigluChunk];
+    HWY_ALIGN T dy[kSwigluChunk];
+    HWY_ALIGN T open[kSwigluChunk];
     const std::int64_t offset = token * 2 * width + c;
     load_row<T>(g, at(a.x, dtype, offset), dtype, size, T(1));
     load_row<T>(u, at(a.x, dtype, offset + width), dtype, size, T(1));

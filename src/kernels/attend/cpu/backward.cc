@@ -214,11 +214,11 @@ void attend_backward_typed(const AttendBackwardArgs& args, const Parallel& paral
         work.run({n, begin + i, std::min(tile, count(n) - i)}, task / parts % kv_heads, part, dq + i * row);
       }
     });
-    constexpr std::int64_t kPieces = 8;
-    parallel.run(s.count * kPieces, [&](std::int64_t task, int) {
-      const std::int64_t n = task / kPieces;
-      const std::int64_t first = task % kPieces * (kRound / kPieces);
-      for (std::int64_t i = first; i < std::min(first + kRound / kPieces, count(n)); ++i) {
+    constexpr std::int64_t kSplits = 8;
+    parallel.run(s.count * kSplits, [&](std::int64_t task, int) {
+      const std::int64_t n = task / kSplits;
+      const std::int64_t first = task % kSplits * (kRound / kSplits);
+      for (std::int64_t i = first; i < std::min(first + kRound / kSplits, count(n)); ++i) {
         sum_parts(args, s.q_begin[n] + begin + i, dq_parts + (place[static_cast<std::size_t>(n)] + i) * row,
                   parts, stride);
       }

@@ -46,8 +46,7 @@ class WideAttend {
 
   // Queries of a tile whose logits stay below 64 MiB of floats, where that is possible.
   std::int64_t queries_at_once() const {
-    std::int64_t longest = 1;
-    for (std::int64_t n = 0; n < a_.sequences.count; ++n) longest = std::max(longest, a_.sequences.keys(n));
+    const std::int64_t longest = std::max<std::int64_t>(a_.sequences.longest_keys(), 1);
     return std::clamp<std::int64_t>((std::int64_t{1} << 24) / (a_.shape.heads * longest), 1, 64);
   }
 
@@ -70,7 +69,7 @@ class WideAttend {
   }
 
  private:
-  static constexpr std::int64_t kPiece = 32;  // keys that stay in the L1 cache between packing and use
+  static constexpr std::int64_t kPanel = 32;  // keys that stay in the L1 cache between packing and use
 
   // Columns [first, first + size) of the values of key/value heads [head, head_end).
   struct Columns {
@@ -174,11 +173,11 @@ class WideAttend {
                 const KeyBlock& keys, const KeyBlock* next, AttendScratch<T>& s, T* packed,
                 const Body& body) {
     if (queries_ == 1) {
-      for (std::int64_t j = 0; j < kPiece; ++j) s.slots[j] = static_cast<std::uint16_t>(j);
-      for (std::int64_t first = 0; first < keys.count(); first += kPiece) {
-        const std::int64_t n = std::min(kPiece, keys.count() - first);
+      for (std::int64_t j = 0; j < kPanel; ++j) s.slots[j] = static_cast<std::uint16_t>(j);
+      for (std::int64_t first = 0; first < keys.count(); first += kPanel) {
+        const std::int64_t n = std::min(kPanel, keys.count() - first);
         for (std::int64_t h = c.head; h < c.head_end; ++h) {
-          pack_piece(rows[static_cast<std::size_t>(h)], a_.shape.dtype, keys, next, first, first + n, c.first,
+          pack_panel(rows[static_cast<std::size_t>(h)], a_.shape.dtype, keys, next, first, first + n, c.first,
                      c.size, packed);
           body(h, 0, s.slots, n, first);
         }

@@ -2,23 +2,23 @@
 #include <algorithm>
 #include <climits>
 
-#include "kernels/attend/cuda/chains.h"
+#include "kernels/attend/cuda/tile_scheduler.h"
 #include "kernels/attend/generic/attend.h"
 #include "kernels/attend/generic/backward.cuh"
 
 namespace gsa::cuda {
 namespace {
 
-// Counters of a launch start at zero.
-void clear_turns(generic::BackwardParams& params, int* counters, Accumulation accumulation,
-                 cudaStream_t stream) {
+// Semaphores and the ticket counter of a launch start at zero.
+void clear_semaphores(generic::BackwardParams& params, int* counters, Accumulation accumulation,
+                      cudaStream_t stream) {
   const generic::Tiling& t = params.tiling;
-  const std::size_t units = static_cast<std::size_t>(params.tiles) * static_cast<std::size_t>(t.pieces) *
+  const std::size_t units = static_cast<std::size_t>(params.tiles) * static_cast<std::size_t>(t.head_splits) *
                             static_cast<std::size_t>(t.kv_heads);
   const bool ordered = accumulation == Accumulation::ordered;
   check(cudaMemsetAsync(counters, 0, sizeof(int) * (ordered ? units + 1 : 1), stream), "attend_backward");
   params.tickets = counters;
-  params.progress = ordered ? counters + 1 : nullptr;
+  params.semaphores = ordered ? counters + 1 : nullptr;
 }
 
 // 128 rows share what is added to dk and dv, which is the larger part of the traffic. With a mask they would
@@ -64,23 +64,23 @@ void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwar
   const int tiles = union_tiles(args.sequences, tiling.queries);
   const int at_once =
       dense ? tiles : std::min(tiles, union_tiles_at_once(args.mask, tiling.sequences, tiling.queries));
-  const std::int64_t units = std::int64_t(at_once) * tiling.pieces * tiling.kv_heads;
+  const std::int64_t units = std::int64_t(at_once) * tiling.head_splits * tiling.kv_heads;
   if (units >= INT_MAX) {
     bad_argument("attend_backward", "heads", concat("at most ", INT_MAX, " tiles"), concat(units));
   }
   int* const counters = context.workspace->array<int>(static_cast<std::size_t>(units) + 1);
-  int* const chains = context.workspace->array<int>(static_cast<std::size_t>(at_once) *
-                                                    static_cast<std::size_t>(tiling.kv_heads));
-  params.order = chains;
+  int* const schedule = context.workspace->array<int>(static_cast<std::size_t>(at_once) *
+                                                      static_cast<std::size_t>(tiling.kv_heads));
+  params.schedule = schedule;
   if (dense) {
     params.tiles = tiles;
     params.tile = dense_tiles(tiling.sequences, tiling.queries, tiles, context);
-    order_chains(params.tile, tiles, tiling.sequences, tiling.kv_heads, config.order, chains, context);
-    clear_turns(params, counters, accumulation, stream);
+    schedule_tiles(params.tile, tiles, tiling.sequences, tiling.kv_heads, config.schedule, schedule, context);
+    clear_semaphores(params, counters, accumulation, stream);
     launch(params, warps, stream);
     return;
   }
-  // From the last tiles to the first: the order of sums goes on over the ranges.
+  // From the last tiles to the first: the order of accumulation goes on over the ranges.
   UnionPlan first;
   for (int end = tiles; end > 0; end -= params.tiles) {
     params.tiles = std::min(at_once, end);
@@ -89,8 +89,9 @@ void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwar
                         end - params.tiles, params.tiles, context, end == tiles ? nullptr : &first);
     if (end == tiles) first = tiling.plan;
     params.tile = tiling.plan.tile;
-    order_chains(params.tile, params.tiles, tiling.sequences, tiling.kv_heads, config.order, chains, context);
-    clear_turns(params, counters, accumulation, stream);
+    schedule_tiles(params.tile, params.tiles, tiling.sequences, tiling.kv_heads, config.schedule, schedule,
+                   context);
+    clear_semaphores(params, counters, accumulation, stream);
     launch(params, warps, stream);
   }
 }

@@ -1,14 +1,15 @@
 // The backward kernel of the generic path: one block for a tile of 64 or 128 rows walks the tile's keys
 // upwards. dq stays in registers; what a block of keys receives is added to dk and dv in global memory, in
-// the order of tickets where a fixed order is asked for (kernels/attend/generic/turns.cuh).
+// the order of tickets where accumulation is deterministic (kernels/attend/generic/semaphore.cuh).
 //
 // Products of a block of keys, all from shared memory:
 //   by rows of the tile (16 a warp): s = q k^T, dp = dout v^T, dq += ds k
 //   by keys:                         dv = p^T dout, dk = ds^T q
 #pragma once
 
+#include "kernels/attend/cuda/weight.cuh"
+#include "kernels/attend/generic/semaphore.cuh"
 #include "kernels/attend/generic/tile.cuh"
-#include "kernels/attend/generic/turns.cuh"
 #include "kernels/common/cuda_check.h"
 
 namespace gsa::cuda::generic {
@@ -23,11 +24,11 @@ struct BackwardParams {
   const UnionTile* tile;
   int tiles;  // of this launch
   float scale;
-  float scale_log2;  // with the sign of scale
-  int* tickets;      // one counter
-  const int* order;  // cuda/chains.h: the tile and head of each ticket; its pieces have tickets in a row
-  bool wide_sums;    // four columns of dk or dv at a time are aligned
-  int* progress;     // [tiles, kv_heads, pieces], or null: sums in any order
+  float scale_log2;     // with the sign of scale
+  int* tickets;         // one counter
+  const int* schedule;  // cuda/tile_scheduler.h: tile and head of each ticket; head splits follow each other
+  bool wide_sums;       // four columns of dk or dv at a time are aligned
+  int* semaphores;      // [tiles, kv_heads, head_splits], or null: non-deterministic (atomic) accumulation
 };
 
 template <typename T, int size, int warps>
@@ -82,7 +83,7 @@ struct KeyPart {
   static constexpr int kKeyParts = Shared::kKeys / 16;
   static constexpr int kColumns = size * kKeyParts / warps;
   using Sum = float[kColumns / 8][4];
-  // Whether dk and dv have room in registers beside dq: a block's turn is then short.
+  // Whether dk and dv have room in registers beside dq: the next block then waits less.
   static constexpr bool kBoth = size + 2 * kColumns <= 256;
 
   int key, column;                        // the first
@@ -151,14 +152,6 @@ __device__ __forceinline__ void store_pairs(T* to, const std::uint32_t (&a)[keys
   }
 }
 
-// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone; NaN
-// stays.
-__device__ __forceinline__ float rebuilt_weight(float x) {
-  float y;
-  asm("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Log-sum-exp and delta of every row. Elements of q and dout that are not finite are taken out, because
 // products over rows would carry them to keys that the row did not select; the row's log-sum-exp becomes NaN
 // instead, and with it all that the row gives to its own keys.
@@ -208,18 +201,18 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
   const Tiling& t = p.tiling;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
-  // The line of a chain: its tiles, the last of the sequence first, and the pieces of each.
+  // The order of a queue: its tiles, the last of the sequence first, and the head splits of each.
   const int ticket = take_ticket(p.tickets, &shared.ticket);
-  const int place = p.order[ticket / t.pieces], piece = ticket % t.pieces;
+  const int place = p.schedule[ticket / t.head_splits], split = ticket % t.head_splits;
   const int number = place / t.kv_heads, kv_head = place % t.kv_heads;
   const UnionTile at = p.tile[number];
-  // Nobody of this launch stands before it in the line.
-  const bool leads = piece == 0 && (number == p.tiles - 1 || p.tile[number + 1].sequence != at.sequence);
-  const Tile tile = make_tile(t, at, kv_head, piece);
-  int* const own = p.progress != nullptr ? p.progress + place * t.pieces + piece : nullptr;
-  const int* const before = p.progress == nullptr || leads ? nullptr
-                            : piece > 0                    ? own - 1
-                                                           : own + (t.kv_heads + 1) * t.pieces - 1;
+  // Nobody of this launch stands before it in the queue.
+  const bool leads = split == 0 && (number == p.tiles - 1 || p.tile[number + 1].sequence != at.sequence);
+  const Tile tile = make_tile(t, at, kv_head, split);
+  int* const own = p.semaphores != nullptr ? p.semaphores + place * t.head_splits + split : nullptr;
+  const int* const before = p.semaphores == nullptr || leads ? nullptr
+                            : split > 0                      ? own - 1
+                                                             : own + (t.kv_heads + 1) * t.head_splits - 1;
   const std::size_t list_begin = static_cast<std::size_t>(number) * static_cast<std::size_t>(t.plan.capacity);
   const int* const list = t.plan.tile != nullptr ? t.plan.keys + list_begin : nullptr;
   const std::uint64_t* const bits = t.plan.tile != nullptr ? t.plan.bits + list_begin : nullptr;
@@ -245,7 +238,7 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
   const Part part;
 
   float dq[size / 8][4];
-  for (bool careful = false;; careful = true) {  // the second time for dq alone
+  for (bool fallback = false;; fallback = true) {  // the second time for dq alone
 #pragma unroll
     for (int j = 0; j < size / 8; ++j) {
 #pragma unroll
@@ -273,7 +266,7 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
       }
       cp_async_wait<0>();
       __syncthreads();  // keys and values are here; the sums before are on their way
-      if (own != nullptr && thread == 0 && block > 0 && !careful) pass_turn(own, reached);
+      if (own != nullptr && thread == 0 && block > 0 && !fallback) semaphore_release(own, reached);
       const RowMasks masks = block_masks<kKeys>(t, tile, first, first_bits, second_bits);
       const bool any = __any_sync(kAll, (masks.upper | masks.lower) != 0);
       std::uint32_t ds[kKeys / 16][4];
@@ -305,7 +298,7 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
         store_pairs<kKeys, Shared::kPairStride>(shared.p + pair_at, ds);
       }
       store_pairs<kKeys, Shared::kPairStride>(shared.ds + pair_at, ds);
-      if (careful) {
+      if (fallback) {
         __syncthreads();
         if (thread < 2) shared.bad[thread] = 0;
         __syncthreads();
@@ -314,7 +307,7 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
       }
       if (any) {
         product_columns<T, size, kKeys>(dq, ds, k_columns_at);
-        if (careful) put_back<T, size, kKeys>(dq, p.k, tile, positions, shared.bad, masks, t.size);
+        if (fallback) put_back<T, size, kKeys>(dq, p.k, tile, positions, shared.bad, masks, t.size);
       }
       if (thread < kKeys) shared.positions[(block + 1) % 2][thread] = next;
       __syncthreads();  // weights are here, keys and values are free
@@ -323,12 +316,12 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
         load_keys<T, size, kKeys, warps>(shared.v, p.v, tile, shared.positions[(block + 1) % 2], t.size);
       }
       cp_async_commit();
-      if (!careful) {
+      if (!fallback) {
         reached = positions[min(kKeys, at.count - first) - 1] + 1;
         typename Part::Sum dv, dk;
         part.product(dv, shared.p, shared.dout);
         if constexpr (Part::kBoth) part.product(dk, shared.ds, shared.q);
-        if (before != nullptr) wait_for_turn(before, reached);
+        if (before != nullptr) semaphore_wait(before, reached);
         part.add(p.dv, dv, 1.0f, p, tile, positions);
         if constexpr (!Part::kBoth) part.product(dk, shared.ds, shared.q);
         part.add(p.dk, dk, p.scale, p, tile, positions);
@@ -336,12 +329,12 @@ __global__ __launch_bounds__(32 * warps, size <= 128 && warps == 4
     }
     cp_async_wait<0>();
     const bool clean = __syncthreads_or(!all_finite(dq)) == 0;
-    if (own != nullptr && thread == 0 && !careful) {
+    if (own != nullptr && thread == 0 && !fallback) {
       // Who comes next has no keys beyond this tile's.
-      if (before != nullptr) wait_for_turn(before, at.first_position + at.queries);
-      pass_turn(own, kAllPositions);
+      if (before != nullptr) semaphore_wait(before, at.first_position + at.queries);
+      semaphore_release(own, kAllPositions);
     }
-    if (clean || careful) break;
+    if (clean || fallback) break;
   }
 
   float factor[2];
@@ -363,7 +356,7 @@ void launch_backward(const BackwardParams& params, cudaStream_t stream) {
   static_assert(warps > 4 || kShared <= 99 << 10, "four warps are for devices with as little as there is");
   allow_shared_memory(kernel, kShared, "attend_backward");
   const unsigned blocks = static_cast<unsigned>(params.tiles) *
-                          static_cast<unsigned>(params.tiling.pieces * params.tiling.kv_heads);
+                          static_cast<unsigned>(params.tiling.head_splits * params.tiling.kv_heads);
   kernel<<<blocks, 32 * warps, kShared, stream>>>(params);
   check_launch("attend_backward");
 }

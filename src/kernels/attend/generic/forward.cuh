@@ -96,11 +96,11 @@ __global__ __launch_bounds__(kForwardThreads, size <= 128 ? 3 : 2) void attend_k
 
   // Tiles with the most keys first.
   const int number = static_cast<int>(gridDim.x - 1 - blockIdx.x);
-  const int kv_head = static_cast<int>(blockIdx.y) / t.pieces;
+  const int kv_head = static_cast<int>(blockIdx.y) / t.head_splits;
   const UnionTile at =
       t.plan.tile != nullptr ? t.plan.tile[number] : dense_tile(t.sequences, t.queries, number);
   if (at.queries == 0) return;
-  const Tile tile = make_tile(t, at, kv_head, static_cast<int>(blockIdx.y) % t.pieces);
+  const Tile tile = make_tile(t, at, kv_head, static_cast<int>(blockIdx.y) % t.head_splits);
   const std::size_t list_begin = static_cast<std::size_t>(number) * static_cast<std::size_t>(t.plan.capacity);
   const int* const list = t.plan.tile != nullptr ? t.plan.keys + list_begin : nullptr;
   const std::uint64_t* const bits = t.plan.tile != nullptr ? t.plan.bits + list_begin : nullptr;
@@ -123,7 +123,7 @@ __global__ __launch_bounds__(kForwardThreads, size <= 128 ? 3 : 2) void attend_k
 
   float o[size / 8][4];
   Softmax softmax;
-  for (bool careful = false;; careful = true) {
+  for (bool fallback = false;; fallback = true) {
 #pragma unroll
     for (int j = 0; j < size / 8; ++j) {
 #pragma unroll
@@ -173,7 +173,7 @@ __global__ __launch_bounds__(kForwardThreads, size <= 128 ? 3 : 2) void attend_k
                                                  t.size);
       }
       cp_async_commit();
-      if (careful) {
+      if (fallback) {
         take_out<T, size, kKeys, kForwardWarps>(shared.v, shared.bad);
         __syncthreads();
       }
@@ -184,13 +184,13 @@ __global__ __launch_bounds__(kForwardThreads, size <= 128 ? 3 : 2) void attend_k
           o[j][2] *= factor[1], o[j][3] *= factor[1];
         }
         product_columns<T, size, kKeys>(o, weights, v_at);
-        if (careful) {
+        if (fallback) {
           put_back<T, size, kKeys>(o, p.v, tile, positions, shared.bad, masks, t.size);
         }
       }
     }
     cp_async_wait<0>();
-    if (__syncthreads_or(!all_finite(o)) == 0 || careful) break;
+    if (__syncthreads_or(!all_finite(o)) == 0 || fallback) break;
   }
 
   constexpr float kLn2 = 0.6931471805599453f;
@@ -218,9 +218,9 @@ void launch_forward(const ForwardParams& params, int tiles, cudaStream_t stream)
   constexpr std::size_t kShared = sizeof(ForwardShared<T, size>);
   static_assert(kShared <= 99 << 10, "what every device from sm_80 on has");
   allow_shared_memory(kernel, kShared, "attend");
-  const int columns = params.tiling.kv_heads * params.tiling.pieces;
+  const int columns = params.tiling.kv_heads * params.tiling.head_splits;
   if (columns > 65535) {
-    bad_argument("attend", "shape.heads", "at most 65535 pieces of 16 heads on a CUDA device",
+    bad_argument("attend", "shape.heads", "at most 65535 splits of 16 heads on a CUDA device",
                  concat(columns));
   }
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(columns));

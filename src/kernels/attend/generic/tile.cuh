@@ -17,7 +17,7 @@
 namespace gsa::cuda::generic {
 
 inline constexpr int kWarpRows = 16;      // of a tile: each warp has its own
-inline constexpr int kMaxTileHeads = 16;  // a larger group is cut into pieces
+inline constexpr int kMaxTileHeads = 16;  // a larger group is split
 inline constexpr unsigned kAll = 0xffffffffu;
 inline constexpr int kNoKey = -1;
 
@@ -49,7 +49,7 @@ struct Tiling {
   UnionPlan plan;   // plan.tile null: every visible key
   int queries;      // of a tile, a power of two
   int heads_shift;  // a tile has room for 1 << heads_shift heads
-  int pieces;       // tiles that share a group's heads among them
+  int head_splits;  // tiles that share a group's heads among them
   int group;        // heads of a key/value head
   int kv_heads;
   int size;  // of a head
@@ -60,8 +60,8 @@ inline Tiling tiling_of(const AttendShape& shape, const DeviceSequences& sequenc
   Tiling t{};
   t.sequences = sequences;
   t.group = static_cast<int>(shape.heads / shape.kv_heads);
-  t.pieces = (t.group + kMaxTileHeads - 1) / kMaxTileHeads;
-  while ((1 << t.heads_shift) < (t.pieces > 1 ? kMaxTileHeads : t.group)) ++t.heads_shift;
+  t.head_splits = (t.group + kMaxTileHeads - 1) / kMaxTileHeads;
+  while ((1 << t.heads_shift) < (t.head_splits > 1 ? kMaxTileHeads : t.group)) ++t.heads_shift;
   t.queries = kWarpRows * warps >> t.heads_shift;
   t.kv_heads = static_cast<int>(shape.kv_heads);
   t.size = static_cast<int>(shape.head_size);
@@ -139,8 +139,8 @@ struct Tile {
   }
 };
 
-__device__ __forceinline__ Tile make_tile(const Tiling& t, const UnionTile& at, int kv_head, int piece) {
-  const int first = piece << t.heads_shift;
+__device__ __forceinline__ Tile make_tile(const Tiling& t, const UnionTile& at, int kv_head, int split) {
+  const int first = split << t.heads_shift;
   return {at, kv_head, kv_head * t.group + first, min(t.group - first, 1 << t.heads_shift)};
 }
 
@@ -370,7 +370,7 @@ __device__ __forceinline__ void stage_rows(T* to, const float (&d)[size / 8][4],
 // ---- values that are not finite
 //
 // A product multiplies unselected pairs by zero, and zero times NaN is NaN. So tiles are computed as if all
-// were finite; where a result is not, the tile is computed again with the offending elements taken out of
+// were finite; where a result is not, a fallback computes the tile with the offending elements taken out of
 // shared memory, and put back for those rows that selected them. For all other rows that leaves the bits of a
 // tile without such elements.
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/attend/cuda/chains.h"
+#include "kernels/attend/cuda/tile_scheduler.h"
 #include "kernels/attend/hopper/backward.cuh"
 #include "kernels/common/cuda_check.h"
 
@@ -91,8 +91,8 @@ void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Acc
 
   int* const tickets =
       context.workspace->array<int>(static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads));
-  params.order = tickets;
-  // Ticket and progress of every tile and head.
+  params.schedule = tickets;
+  // The ticket counter, and semaphores of every tile and head.
   const std::size_t words = 4 + 2 * static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads);
   int* const state = context.workspace->array<int>(words);
   UnionPlan room;
@@ -101,7 +101,7 @@ void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Acc
   } else {
     params.tile = dense_tiles(sequences, tile_queries, all, context);
   }
-  // The chains run from the last tile to the first, and so do ranges of tiles.
+  // The queues run from the last tile to the first, and so do ranges of tiles.
   for (int end = all; end > 0; end -= at_once) {
     const int begin = std::max(end - at_once, 0);
     if (sparse) {
@@ -115,9 +115,9 @@ void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Acc
       params.capacity = plan.capacity;
     }
     params.tiles = end - begin;
-    order_chains(params.tile, params.tiles, sequences, kv_heads, config.order, tickets, context);
+    schedule_tiles(params.tile, params.tiles, sequences, kv_heads, config.schedule, tickets, context);
     params.ticket = state;
-    params.progress = accumulation == Accumulation::ordered ? state + 4 : nullptr;
+    params.semaphores = accumulation == Accumulation::ordered ? state + 4 : nullptr;
     check(cudaMemsetAsync(state, 0, words * sizeof(int), stream), "attend_backward: memset");
     launch<T, d>(params, stream);
   }

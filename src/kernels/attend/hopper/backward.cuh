@@ -13,12 +13,13 @@
 // one asynchronous reduction a row, while the next products run. A third warpgroup helps: two warps copy the
 // rows of keys and values, half of them each, two issue the reductions and keep their order.
 //
-// The order of additions. The tiles of a (sequence, key/value head) form a chain, the last tile first. A tile
-// publishes how far the chain has come: a position p such that this tile and all before it in the chain have
-// added what they have to add to keys below p. A tile adds to the keys of a step when the tile before it has
-// published a position beyond them. All walk in the same direction, so the tiles of a chain follow each other
-// like a wave, a step or two apart. Blocks of threads take their tile from a counter, which goes through the
-// chains in the order of cuda/chains.h: whoever a tile waits for has started.
+// Deterministic accumulation, by semaphores. The tiles of a (sequence, key/value head) form a queue, the last
+// tile first. A tile's semaphore says how far the queue has come: a position p such that this tile and all
+// before it in the queue have added what they have to add to keys below p. A tile adds to the keys of a step
+// when the semaphore of the tile before it is beyond them. All walk in the same direction, so the tiles of a
+// queue follow each other like a wave, a step or two apart. Blocks of threads take their tile from a counter,
+// which goes through the queues in the order of the tile scheduler (cuda/tile_scheduler.h): whoever a tile
+// waits for has started.
 //
 // What is not finite goes nowhere but to who selected it, though 0 * NaN is NaN. A row of q or dout that is
 // not finite counts as zeros in the products, and its P as NaN where the query selects a key. A key or value
@@ -33,7 +34,7 @@ namespace gsa::cuda::backward {
 // Sums of a warp, [16 keys, d], go to shared memory, row after row. So that no two rows of a store meet in a
 // bank, row r stores columns 8 (i ^ r % 4) in place of 8 i: this moves them to where store_sums() wants them.
 template <int d>
-__device__ __forceinline__ void turn_sums(const float (&sum)[d / 2], float (&turned)[d / 2]) {
+__device__ __forceinline__ void permute_sums(const float (&sum)[d / 2], float (&permuted)[d / 2]) {
   const bool swap1 = threadIdx.x / 4 & 1, swap2 = threadIdx.x / 4 & 2;
 #pragma unroll
   for (int i = 0; i < d / 2; i += 16) {
@@ -41,15 +42,15 @@ __device__ __forceinline__ void turn_sums(const float (&sum)[d / 2], float (&tur
     for (int e = 0; e < 4; ++e) {
       const float a = sum[i + e], b = sum[i + 4 + e], c = sum[i + 8 + e], f = sum[i + 12 + e];
       const float a1 = swap1 ? b : a, b1 = swap1 ? a : b, c1 = swap1 ? f : c, f1 = swap1 ? c : f;
-      turned[i + e] = swap2 ? c1 : a1;
-      turned[i + 4 + e] = swap2 ? f1 : b1;
-      turned[i + 8 + e] = swap2 ? a1 : c1;
-      turned[i + 12 + e] = swap2 ? b1 : f1;
+      permuted[i + e] = swap2 ? c1 : a1;
+      permuted[i + 4 + e] = swap2 ? f1 : b1;
+      permuted[i + 8 + e] = swap2 ? a1 : c1;
+      permuted[i + 12 + e] = swap2 ? b1 : f1;
     }
   }
 }
 template <int d>
-__device__ __forceinline__ void store_sums(const float (&turned)[d / 2], std::uint32_t to) {
+__device__ __forceinline__ void store_sums(const float (&permuted)[d / 2], std::uint32_t to) {
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4;
   to += row * d * 4 + ((row & 3) << 5) + lane % 4 * 8;
 #pragma unroll
@@ -58,11 +59,11 @@ __device__ __forceinline__ void store_sums(const float (&turned)[d / 2], std::ui
 #pragma unroll
     for (int i = 0; i < d / 2; i += 16) {
       const std::uint32_t at = part + i * 8;
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(turned[i + 4 * j]),
-                   "f"(turned[i + 4 * j + 1])
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(permuted[i + 4 * j]),
+                   "f"(permuted[i + 4 * j + 1])
                    : "memory");
-      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + 8 * d * 4), "f"(turned[i + 4 * j + 2]),
-                   "f"(turned[i + 4 * j + 3])
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + 8 * d * 4), "f"(permuted[i + 4 * j + 2]),
+                   "f"(permuted[i + 4 * j + 3])
                    : "memory");
     }
   }
@@ -135,10 +136,10 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
   float dq[d / 2];
 #pragma unroll
   for (int i = 0; i < d / 2; ++i) dq[i] = 0;
-  float turned[d / 2];  // dV or dK of a step, on its way to shared memory
-  const auto store = [&](int turn) {
-    barrier_wait(free_sums, turn ^ 1);
-    store_sums<d>(turned, sums);
+  float permuted[d / 2];  // dV or dK of a step, on its way to shared memory
+  const auto store = [&](int parity) {
+    barrier_wait(free_sums, parity ^ 1);
+    store_sums<d>(permuted, sums);
     if (lane == 0) barrier_arrive(full_sums);
   };
   Selected selected = select_rows(load_queries(tile, bits, 0), p.group_log2);
@@ -246,8 +247,8 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
     wgmma_commit();
     wgmma_wait<1>();
     keep(sum);
-    turn_sums<d>(sum, turned);
-    keep(turned);
+    permute_sums<d>(sum, permuted);
+    keep(permuted);
     keep(sum);
     wgmma_fence();
 #pragma unroll
@@ -265,7 +266,7 @@ __device__ __forceinline__ void compute(const Params& p, const UnionTile& tile, 
     wgmma_wait<0>();
     keep(sum);
     if (lane == 0) barrier_arrive(shared + Layout::kFreeDs);
-    turn_sums<d>(sum, turned);
+    permute_sums<d>(sum, permuted);
   }
   if (steps > 0) store(1);
 
@@ -362,12 +363,12 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
   unsigned* const bad = reinterpret_cast<unsigned*>(generic + Layout::kBad);
   if (threadIdx.x < 4) bad[threadIdx.x] = 0;
   __syncthreads();
-  const int place = p.order[*ticket];
+  const int place = p.schedule[*ticket];
   const int index = place / p.kv_heads, kv_head = place % p.kv_heads;
   const UnionTile tile = p.tile[index];
   const bool first =
-      p.progress == nullptr || index + 1 == p.tiles || p.tile[index + 1].sequence != tile.sequence;
-  const int* const before = first ? nullptr : p.progress + ((index + 1) * p.kv_heads + kv_head) * 2;
+      p.semaphores == nullptr || index + 1 == p.tiles || p.tile[index + 1].sequence != tile.sequence;
+  const int* const before = first ? nullptr : p.semaphores + ((index + 1) * p.kv_heads + kv_head) * 2;
   load_rows<d>(p.q, tile, kv_head, p.group_log2, shared + Layout::kQ);
   load_rows<d>(p.dout, tile, kv_head, p.group_log2, shared + Layout::kDout);
   cp_async_commit();
@@ -422,7 +423,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
       };
       gather<d>(source(p.k), source(p.v), keys, tile.count, warp - 8, shared);
     } else {
-      int* const mine = p.progress == nullptr ? nullptr : p.progress + (index * p.kv_heads + kv_head) * 2;
+      int* const mine = p.semaphores == nullptr ? nullptr : p.semaphores + (index * p.kv_heads + kv_head) * 2;
       int* const key_list = reinterpret_cast<int*>(generic + Layout::kKeyLists) + 64 * (warp - 10);
       add_sums<d>(p, tile, keys, kv_head, warp - 10, shared, key_list, mine, before);
     }

@@ -80,10 +80,10 @@ __device__ __forceinline__ void gather(Source key_rows, Source value_rows, const
   }
 }
 
-// One warp for each computing warpgroup adds the warpgroup's sums to memory, dV and dK of a step in turn, one
-// reduction a row, and keeps the order. mine: where the tile's progress is published (dV, and next to it dK),
-// by one of the two warps for both: releases are what order costs; null: no order. before: the progress of
-// the tile before, null for none.
+// One warp for each computing warpgroup adds the warpgroup's sums to memory, dV, then dK of a step, one
+// reduction a row, and keeps the order. mine: the tile's semaphores (of dV, and next to it of dK), released
+// by one of the two warps for both: releases are what determinism costs; null: atomic accumulation. before:
+// the semaphores of the tile before, null for none.
 template <int d>
 __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile, const int* keys, int kv_head,
                                          int group, std::uint32_t shared, int* key_list, int* mine,
@@ -111,14 +111,14 @@ __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile,
     const int next = key_at((step + 1) * kKeys, kDone);
     const int count = min(max(tile.count - begin, 0), 64);
 #pragma unroll
-    for (int turn = 0; turn < 2; ++turn) {
-      barrier_wait(full, turn);
-      if (limits[turn] <= last) {
-        do limits[turn] = load_acquire(before + turn);
-        while (limits[turn] <= last);
+    for (int which = 0; which < 2; ++which) {
+      barrier_wait(full, which);
+      if (limits[which] <= last) {
+        do limits[which] = load_acquire(before + which);
+        while (limits[which] <= last);
         fence_async_global();
       }
-      float* const to = (turn == 0 ? p.dv : p.dk) + std::int64_t(tile.k_begin) * stride + kv_head * d;
+      float* const to = (which == 0 ? p.dv : p.dk) + std::int64_t(tile.k_begin) * stride + kv_head * d;
       if (elect_one()) {
         const auto add = [&](int row, int key) {
           reduce_add(to + std::int64_t(key) * stride, rows + row * d * 4, d * 4, policy);
@@ -141,7 +141,7 @@ __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile,
       __syncwarp();
       if (mine != nullptr) {
         named_barrier(1, 64);
-        if (group == 0 && elect_one()) store_release(mine + turn, min(limits[turn], next));
+        if (group == 0 && elect_one()) store_release(mine + which, min(limits[which], next));
       }
     }
   }
@@ -150,9 +150,9 @@ __device__ __forceinline__ void add_sums(const Params& p, const UnionTile& tile,
   if (mine != nullptr) {
     named_barrier(1, 64);
 #pragma unroll
-    for (int turn = 0; turn < 2; ++turn) {
-      while (limits[turn] != kDone) limits[turn] = load_acquire(before + turn);
-      if (group == 0 && elect_one()) store_release(mine + turn, kDone);
+    for (int which = 0; which < 2; ++which) {
+      while (limits[which] != kDone) limits[which] = load_acquire(before + which);
+      if (group == 0 && elect_one()) store_release(mine + which, kDone);
     }
   }
 }

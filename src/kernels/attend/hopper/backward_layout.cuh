@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/attend/cuda/weight.cuh"
 #include "kernels/attention/union_plan.h"
 #include "kernels/common/wgmma.cuh"
 
@@ -12,7 +13,7 @@ namespace gsa::cuda::backward {
 constexpr int kRows = 128;  // of a tile
 constexpr int kKeys = 128;  // of a step
 constexpr int kThreads = 384;
-constexpr int kDone = 0x7fffffff;            // progress: nothing is left
+constexpr int kDone = 0x7fffffff;            // of a semaphore: nothing is left
 constexpr std::uint32_t kPanel = 128 * 128;  // bytes of a panel: 64 columns of 128 rows
 
 // Rows in global memory, strides in bytes.
@@ -36,10 +37,10 @@ struct Params {
   int kv_heads;
   int group_log2;
   float scale;
-  float scale_log2;  // scale * log2(e)
-  const int* order;  // [tiles, kv_heads]: tile * kv_heads + head of each ticket
-  int* ticket;       // zero at the start
-  int* progress;     // [tiles, kv_heads, dV and dK], zero at the start; null: no order
+  float scale_log2;     // scale * log2(e)
+  const int* schedule;  // [tiles, kv_heads]: tile * kv_heads + head of each ticket
+  int* ticket;          // zero at the start
+  int* semaphores;      // [tiles, kv_heads, dV and dK], zero at the start; null: atomic accumulation
 };
 
 template <int d>
@@ -143,13 +144,6 @@ __device__ __forceinline__ void store_matrix_x4(std::uint32_t to, const std::uin
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
-}
-// 2^x of a weight that is rebuilt from its log-sum-exp: at most 1, as x is above 0 in rounding alone (of
-// logits so large that it would end in infinities); NaN stays.
-__device__ __forceinline__ float rebuilt_weight(float x) {
-  float result;
-  asm("{ .reg .f32 b; min.NaN.f32 b, %1, 0f00000000; ex2.approx.ftz.f32 %0, b; }" : "=f"(result) : "f"(x));
-  return result;
 }
 
 // Keeps every fourth (or second, ...) bit pair of x together: bits 4 i of x to bits 2 i.

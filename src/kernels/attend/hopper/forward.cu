@@ -14,7 +14,7 @@ forward::Strided strided(const ConstRows& rows) {
   return {static_cast<const char*>(rows.data), rows.head_stride * 2, static_cast<int>(rows.token_stride * 2)};
 }
 
-// Runs params.items tiles; the list of what has to be computed again is made and used on the device.
+// Runs params.items tiles; the list of what the fallback has to compute is made and used on the device.
 void launch(const AttendArgs& args, const AttendConfig& config, forward::Params& params, int* notes,
             const Context& context) {
   const cudaStream_t stream = stream_of(context.stream);

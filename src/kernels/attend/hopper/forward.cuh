@@ -13,10 +13,10 @@
 
 namespace gsa::cuda::forward {
 
-// consumers: warpgroups that share the copied keys. careful: values that are not finite are kept out of the
-// products; takes the noted parts of tiles, one consumer each.
-template <typename T, int head_size, int consumers, bool dense, bool careful>
-__global__ __launch_bounds__(128 * (consumers + 1), consumers == 1 && !careful ? 2 : 1) void attend_kernel(
+// consumers: warpgroups that share the copied keys. fallback: the non-finite slow path, which keeps such
+// values out of the products; takes the noted parts of tiles, one consumer each.
+template <typename T, int head_size, int consumers, bool dense, bool fallback>
+__global__ __launch_bounds__(128 * (consumers + 1), consumers == 1 && !fallback ? 2 : 1) void attend_kernel(
     const __grid_constant__ Params p) {
 #ifdef GSA_HOPPER_CODE
   constexpr int kMatrixRows = 64 * consumers;
@@ -37,48 +37,48 @@ __global__ __launch_bounds__(128 * (consumers + 1), consumers == 1 && !careful ?
   }
   __syncthreads();
 
-  const int items = careful ? *p.list_size : p.items;
+  const int items = fallback ? *p.list_size : p.items;
   const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   const auto for_items = [&](const auto& run) {
     for (int i = first; i < items; i += step) {
-      const int entry = careful ? p.list[i] : i;
-      const int index = careful ? entry / p.parts : entry;
+      const int entry = fallback ? p.list[i] : i;
+      const int index = fallback ? entry / p.parts : entry;
       const Item item = find_item<dense>(p, index);
-      if (item.queries > 0) run(item, index, careful ? entry % p.parts : 0);
+      if (item.queries > 0) run(item, index, fallback ? entry % p.parts : 0);
     }
   };
   if (threadIdx.x < kProducers) {
-    if constexpr (!careful) hopper::give_registers<consumers == 1 ? 48 : 56>();
+    if constexpr (!fallback) hopper::give_registers<consumers == 1 ? 48 : 56>();
     if (threadIdx.x < kTeam) {
-      Producer<T, head_size, kStages.k, dense, careful> producer(p, p.k, memory.k[0], memory.k_full,
-                                                                 memory.k_empty, nullptr);
+      Producer<T, head_size, kStages.k, dense, fallback> producer(p, p.k, memory.k[0], memory.k_full,
+                                                                  memory.k_empty, nullptr);
       for_items([&](const Item& item, int, int) { producer.run(item); });
     } else {
-      Producer<T, head_size, kStages.v, dense, careful> producer(p, p.v, memory.v[0], memory.v_full,
-                                                                 memory.v_empty, memory.odd);
+      Producer<T, head_size, kStages.v, dense, fallback> producer(p, p.v, memory.v[0], memory.v_full,
+                                                                  memory.v_empty, memory.nonfinite);
       for_items([&](const Item& item, int, int) { producer.run(item); });
     }
     cp_async_wait<0>();
   } else {
-    if constexpr (!careful) hopper::take_registers<consumers == 1 ? 208 : 224>();
-    Consumer<T, head_size, kMatrixRows, dense, careful> consumer(p, memory);
+    if constexpr (!fallback) hopper::take_registers<consumers == 1 ? 208 : 224>();
+    Consumer<T, head_size, kMatrixRows, dense, fallback> consumer(p, memory);
     const int own = static_cast<int>(threadIdx.x / 128) - 1;
     for_items([&](const Item& item, int index, int part) { consumer.run(item, index, part + own); });
   }
 #endif
 }
 
-template <typename T, int head_size, int consumers, bool dense, bool careful>
+template <typename T, int head_size, int consumers, bool dense, bool fallback>
 void launch_form(const Params& params, int blocks, cudaStream_t stream) {
   constexpr std::size_t kShared = sizeof(Shared<head_size, 64 * consumers>);
   static_assert(kShared == attend_shared_memory(head_size, 64 * consumers));
-  const auto kernel = attend_kernel<T, head_size, consumers, dense, careful>;
+  const auto kernel = attend_kernel<T, head_size, consumers, dense, fallback>;
   allow_shared_memory(kernel, kShared, "attend");
   kernel<<<static_cast<unsigned>(blocks), 128 * (consumers + 1), kShared, stream>>>(params);
   check_launch("attend");
 }
 
-// All tiles, then those that have to be computed again.
+// All tiles, then the fallback for those that need it.
 template <typename T, int head_size, bool dense>
 void launch_size(const Params& params, const AttendConfig& config, int multiprocessors, cudaStream_t stream) {
   if (config.rows == 64) {

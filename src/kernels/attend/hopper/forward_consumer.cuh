@@ -5,7 +5,7 @@
 
 namespace gsa::cuda::forward {
 
-template <typename T, int head_size, int rows, bool dense, bool careful>
+template <typename T, int head_size, int rows, bool dense, bool fallback>
 class Consumer {
  public:
   using Memory = Shared<head_size, rows>;
@@ -44,7 +44,7 @@ class Consumer {
     } else if (item.blocks > 0) {
       finish_values<2>(item);
     }
-    if constexpr (!careful) note(index, part);
+    if constexpr (!fallback) note(index, part);
     finish(item);
   }
 
@@ -124,7 +124,7 @@ class Consumer {
     std::uint32_t mask[2][2];
     load_mask<count>(item, block, mask);
     if (block > 0) finish_values<2>(item);
-    if constexpr (careful) block_ = block;
+    if constexpr (fallback) block_ = block;
 
     float s[count][kBlockKeys / 2];
     k.template wait<count>(memory_.k_full);
@@ -189,9 +189,9 @@ class Consumer {
     hopper::wgmma_commit();
     hopper::wgmma_wait<0>();
     hopper::keep(o_);
-    if constexpr (careful) {
+    if constexpr (fallback) {
 #pragma unroll
-      for (int i = 0; i < count; ++i) add_odd(item, block_ + i, values_.stage[i], i);
+      for (int i = 0; i < count; ++i) add_nonfinite(item, block_ + i, values_.stage[i], i);
     }
     values_.template release<count>(memory_.v_empty);
   }
@@ -277,11 +277,12 @@ class Consumer {
   }
 
   // Adds the values that the producer kept out of the product, to the rows that selected them.
-  __device__ __forceinline__ void add_odd(const Item& item, int block, int stage, int which) {
-    std::uint64_t odd = static_cast<std::uint64_t>(memory_.odd[stage][1]) << 32 | memory_.odd[stage][0];
-    while (odd != 0) {
-      const int place = __ffsll(static_cast<long long>(odd)) - 1;
-      odd &= odd - 1;
+  __device__ __forceinline__ void add_nonfinite(const Item& item, int block, int stage, int which) {
+    std::uint64_t nonfinite =
+        static_cast<std::uint64_t>(memory_.nonfinite[stage][1]) << 32 | memory_.nonfinite[stage][0];
+    while (nonfinite != 0) {
+      const int place = __ffsll(static_cast<long long>(nonfinite)) - 1;
+      nonfinite &= nonfinite - 1;
       int key = block * kBlockKeys + place;
       bool selected[2];
       if constexpr (dense) {
@@ -368,7 +369,7 @@ class Consumer {
   float o_[head_size / 2];
   std::uint32_t probability_[kBlockKeys / 8][4];
   float maximum_[2], scaled_maximum_[2], sum_[2];
-  int block_ = 0;  // where careful: the first block whose values come next
+  int block_ = 0;  // of the fallback: the first block whose values come next
   Ring<Memory::kStages.k> k_ring_;
   Ring<Memory::kStages.v> v_ring_;
   Places values_;  // of the blocks whose values come next

@@ -8,22 +8,23 @@ namespace gsa::cuda::forward {
 
 constexpr int kTeam = kProducers / 2;
 
-template <typename T, int head_size, int stages, bool dense, bool careful>
+template <typename T, int head_size, int stages, bool dense, bool fallback>
 class Producer {
  public:
   static constexpr int kChunks = head_size / 8;               // of 16 bytes in a row
   static constexpr int kRows = kBlockKeys * kChunks / kTeam;  // rows a thread copies a chunk of
   static constexpr int kTile = kBlockKeys * head_size * 2;
 
-  // Addresses of the ring's tiles and barriers; odd: where values that are not finite are named, or null.
+  // Addresses of the ring's tiles and barriers; nonfinite: where values that are not finite are named, or
+  // null.
   __device__ __forceinline__ Producer(const Params& p, const Strided& from, const char* tiles,
                                       const std::uint64_t* full, const std::uint64_t* empty,
-                                      std::uint32_t (*odd)[2])
+                                      std::uint32_t (*nonfinite)[2])
       : p_(p),
         from_(from),
         full_(shared_address(full)),
         empty_(shared_address(empty)),
-        odd_(odd),
+        nonfinite_(nonfinite),
         lane_(static_cast<int>(threadIdx.x % 32)) {
     const int thread = static_cast<int>(threadIdx.x % kTeam);
     row_ = thread / kChunks * kRows;
@@ -55,7 +56,7 @@ class Producer {
       const std::uint32_t barrier = static_cast<std::uint32_t>(ring_.stage * 8);
       const std::uint32_t to = to_ + static_cast<std::uint32_t>(ring_.stage * kTile);
       hopper::barrier_wait(empty_ + barrier, ring_.phase ^ 1);
-      if constexpr (careful) {
+      if constexpr (fallback) {
         copy_checked(first, keys, to);
         hopper::barrier_arrive(full_ + barrier);
       } else {
@@ -81,17 +82,17 @@ class Producer {
   // Values with a NaN or an infinity are left out (zeros) and named to the consumers.
   __device__ __forceinline__ void copy_checked(const char* first, const int (&keys)[kRows],
                                                std::uint32_t to) {
-    std::uint32_t odd = 0;
+    std::uint32_t nonfinite = 0;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       uint4 x = *reinterpret_cast<const uint4*>(row(first, keys[i]));
-      if (odd_ != nullptr) {
+      if (nonfinite_ != nullptr) {
         const bool bad = not_finite<T>(x.x) || not_finite<T>(x.y) || not_finite<T>(x.z) || not_finite<T>(x.w);
         const std::uint32_t lanes = __ballot_sync(0xffffffffu, bad);
 #pragma unroll
         for (int g = 0; g < 32 / kChunks; ++g) {
           const bool of_row = (lanes >> (g * kChunks) & ((1u << kChunks) - 1)) != 0;
-          if (of_row) odd |= 1u << (g * kRows + i);
+          if (of_row) nonfinite |= 1u << (g * kRows + i);
           if (of_row && lane_ / kChunks == g) x = uint4{0, 0, 0, 0};
         }
       }
@@ -99,7 +100,7 @@ class Producer {
                    "r"(x.z), "r"(x.w)
                    : "memory");
     }
-    if (odd_ != nullptr && lane_ == 0) odd_[ring_.stage][threadIdx.x % kTeam / 32] = odd;
+    if (nonfinite_ != nullptr && lane_ == 0) nonfinite_[ring_.stage][threadIdx.x % kTeam / 32] = nonfinite;
     __syncwarp();
     hopper::fence_async_proxy();
   }
@@ -107,7 +108,7 @@ class Producer {
   const Params& p_;
   const Strided& from_;
   const std::uint32_t full_, empty_;
-  std::uint32_t (*const odd_)[2];
+  std::uint32_t (*const nonfinite_)[2];
   const int lane_;
   int row_, chunk_bytes_;
   std::uint32_t to_;

@@ -34,7 +34,7 @@ struct Params {
   DeviceSequences sequences;  // without a mask
 
   // Tiles whose values hold NaN or infinity: 0 * NaN reaches rows that did not select the key. They are noted
-  // and computed again with those values kept out of the product.
+  // and computed by the fallback, with those values kept out of the product.
   int parts;   // consumers of a tile
   int* noted;  // [items, parts], 0 to begin with
   int* list;   // [items * parts]
@@ -105,7 +105,7 @@ struct Shared {
   alignas(1024) char k[kStages.k][kTile];
   alignas(1024) char v[kStages.v][kTile];
   std::uint64_t k_full[kStages.k], k_empty[kStages.k], v_full[kStages.v], v_empty[kStages.v];
-  std::uint32_t odd[kStages.v][2];  // keys whose values are not finite, kept out of the product
+  std::uint32_t nonfinite[kStages.v][2];  // keys whose values are not finite, kept out of the product
 };
 
 template <int stages>

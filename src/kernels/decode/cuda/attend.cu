@@ -16,7 +16,7 @@ void launch_attend(AttendParams p, const Context& context) {
   const auto bytes_for = [](int stages) {
     return static_cast<std::size_t>(AttendLayout(size, stages).bytes);
   };
-  p.stages = kMostStages;
+  p.stages = kMaxStages;
   // Room for two blocks a multiprocessor, and no more than the device has.
   const std::size_t room = std::min(context.device.shared_memory, kBlockBytes);
   while (p.stages > 2 && bytes_for(p.stages) > room) --p.stages;
@@ -65,9 +65,9 @@ void attend(const DecodeArgs& args, const Scratch& scratch, const Context& conte
   p.head_size = static_cast<int>(args.shape.head_size);
   p.head_tiles = (p.heads / p.kv_heads + kHeadTile - 1) / kHeadTile;
   p.rows = static_cast<int>(args.sequences * args.queries);
-  const std::int64_t items = std::int64_t{p.kv_heads} * p.head_tiles * p.rows * scratch.pieces;
+  const std::int64_t items = std::int64_t{p.kv_heads} * p.head_tiles * p.rows * scratch.splits;
   if (items > std::numeric_limits<std::int32_t>::max() / 64) {  // a look ahead of 32 grids stays in 31 bits
-    bad_argument("decode", "max_length", "at most 2^25 pieces of attention", concat(items));
+    bad_argument("decode", "max_length", "at most 2^25 splits of attention", concat(items));
   }
   p.items = static_cast<int>(items);
   p.scale = static_cast<float>(args.shape.scale * kLog2E);

@@ -1,12 +1,12 @@
-// The attend stage: pieces of the lists of keys, for tiles of up to 16 heads that share a key/value head.
+// The attend stage: splits of the lists of keys, for tiles of up to 16 heads that share a key/value head.
 //
-// A block takes items (piece, row, tile of heads) one after another. Two warps only load: one keys, one
+// A block takes items (split, row, tile of heads) one after another. Two warps only load: one keys, one
 // values, gathered row by row into a ring in shared memory, as far ahead of the arithmetic as the ring allows
 // and across items, so that memory never waits for arithmetic. The other four warps compute, each for itself:
 // heads are the rows of the matrix products, and of every 64 keys a warp takes 16, with a maximum and sums of
 // its own, so that a stage of the ring is free again soon. At the end of an item the four are put together,
 // in their order. What an item leaves (maximum, sum, sum of values) goes to scratch memory, and a second
-// kernel puts the pieces together in the order of the list, gates and writes.
+// kernel combines the splits in the order of the list, gates and writes.
 #pragma once
 
 #include "kernels/common/barrier.cuh"
@@ -19,7 +19,7 @@ inline constexpr int kComputeWarps = 4;
 inline constexpr int kComputeThreads = kComputeWarps * 32;
 inline constexpr int kAttendThreads = kComputeThreads + 2 * 32;
 inline constexpr int kHeadTile = 16;
-inline constexpr int kMostStages = 3;
+inline constexpr int kMaxStages = 3;
 
 // Keys of a stage of the ring.
 __host__ __device__ constexpr int block_keys(int size) { return size == 256 ? 32 : 64; }
@@ -48,16 +48,16 @@ struct AttendParams {
 
 // What an item is.
 struct Item {
-  int row, kv_head, piece;
+  int row, kv_head, split;
   int first_head, heads;
 
-  // Key/value heads of one piece are neighbours, so that what lies together in memory is read together; the
-  // pieces that few rows need come last.
+  // Key/value heads of one split are neighbours, so that what lies together in memory is read together; the
+  // splits that few rows need come last.
   __device__ __forceinline__ Item(const AttendParams& p, int index) {
     const int places = p.kv_heads * p.head_tiles, place = index % places;
     const int group = p.heads / p.kv_heads;
     row = index / places % p.rows;
-    piece = index / places / p.rows;
+    split = index / places / p.rows;
     kv_head = place / p.head_tiles;
     first_head = kv_head * group + place % p.head_tiles * kHeadTile;
     heads = min(kHeadTile, (kv_head + 1) * group - first_head);
@@ -75,12 +75,12 @@ struct StageInfo {
   int keys;           // in this stage; 0: no more
   bool first, last;   // of the item
   int heads;          // of the item
-  std::int64_t part;  // where the item's first head and this piece lie among the parts
+  std::int64_t part;  // where the item's first head and this split lie among the parts
 };
 
 struct AttendShared {
-  std::uint64_t full[kMostStages], empty[kMostStages];
-  StageInfo info[kMostStages];
+  std::uint64_t full[kMaxStages], empty[kMaxStages];
+  StageInfo info[kMaxStages];
   // Of an item and the one before it, by warp.
   float maxima[2][kComputeWarps][kHeadTile];
   float sums[2][kComputeWarps][kHeadTile];
@@ -162,8 +162,8 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
     if (looked_at < p.items) {
       const Item item(p, looked_at);
       lane_count = count_of(p, item.row);
-      wanted = item.piece * piece_keys(p.dense, lane_count) < lane_count;
-      if (!values && p.dense && p.k_t != nullptr && item.piece == 0 && item.first_head == 0) {
+      wanted = item.split * split_keys(p.dense, lane_count) < lane_count;
+      if (!values && p.dense && p.k_t != nullptr && item.split == 0 && item.first_head == 0) {
         p.k_t[item.row] = lane_count;
       }
     }
@@ -172,10 +172,10 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
       const int owner = __ffs(static_cast<int>(left)) - 1;
       const Item item(p, begin + owner * static_cast<int>(gridDim.x));
       const std::int64_t part =
-          (static_cast<std::int64_t>(item.row) * p.heads + item.first_head) * p.scratch.pieces + item.piece;
-      const int count = __shfl_sync(0xffffffffu, lane_count, owner), piece = piece_keys(p.dense, count);
-      const int first = item.piece * piece;
-      const int keys = min(piece, count - first);
+          (static_cast<std::int64_t>(item.row) * p.heads + item.first_head) * p.scratch.splits + item.split;
+      const int count = __shfl_sync(0xffffffffu, lane_count, owner), split_size = split_keys(p.dense, count);
+      const int first = item.split * split_size;
+      const int keys = min(split_size, count - first);
       const int n = item.row / p.cache.queries;
       const T* const head_data = data + item.kv_head * (values ? p.v_head_stride : p.k_head_stride);
 #pragma unroll 1
@@ -343,7 +343,7 @@ __device__ __forceinline__ void write_item(const AttendParams& p, AttendShared& 
       const float4 part = *reinterpret_cast<const float4*>(room + (w * kHeadTile + head) * kRow + d);
       total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
     }
-    const std::int64_t part = info.part + static_cast<std::int64_t>(head) * p.scratch.pieces;
+    const std::int64_t part = info.part + static_cast<std::int64_t>(head) * p.scratch.splits;
     *reinterpret_cast<float4*>(p.scratch.part_out + part * size + d) = total;
   }
   if (thread < info.heads) {
@@ -353,7 +353,7 @@ __device__ __forceinline__ void write_item(const AttendParams& p, AttendShared& 
     for (int w = 0; w < kWarps; ++w) {
       total = fmaf(fixed.sums[parity][w][thread], factor_of(w, thread, top), total);
     }
-    p.scratch.part_sums[info.part + static_cast<std::int64_t>(thread) * p.scratch.pieces] = {top, total};
+    p.scratch.part_sums[info.part + static_cast<std::int64_t>(thread) * p.scratch.splits] = {top, total};
   }
 }
 
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(kAttendThreads, size == 256 ? 1 : 2) attend_ke
   AttendShared& fixed = *reinterpret_cast<AttendShared*>(shared);
   if (threadIdx.x == 0) {
 #pragma unroll
-    for (int stage = 0; stage < kMostStages; ++stage) {
+    for (int stage = 0; stage < kMaxStages; ++stage) {
       barrier_init(&fixed.full[stage], 2 * (32 + 1));
       barrier_init(&fixed.empty[stage], kComputeThreads);
     }

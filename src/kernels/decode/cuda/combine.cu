@@ -1,4 +1,4 @@
-// The combine stage: puts the pieces of a row and head together, in the order of the list; gates and writes.
+// The combine stage: combines the splits of a row and head, in the order of the list; gates and writes.
 #include "kernels/common/mma.cuh"
 #include "kernels/decode/cuda/device.cuh"
 
@@ -6,7 +6,7 @@ namespace gsa::cuda::decoding {
 namespace {
 
 // Groups of threads, one thread for each dimension; of `groups` groups each takes every groups-th batch of
-// `batch` pieces. A list has few pieces, and half of a multiprocessor is left for the kernel behind; a dense
+// `batch` splits. A list has few splits, and half of a multiprocessor is left for the kernel behind; a dense
 // row of 128K keys has 128.
 constexpr int kGroupThreads = 128;
 constexpr int kListGroups = 4, kListBatch = 4, kDenseGroups = 8, kDenseBatch = 8;
@@ -29,7 +29,7 @@ __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffff
 // Within 2 units in the last place; below -87 the result may be zero instead of a number below 1e-38.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-// What pieces leave together: their maximum (base 2), and sums relative to it.
+// What splits leave together: their maximum (base 2), and sums relative to it.
 struct Partial {
   float maximum = -INFINITY, total = 0.0f, value = 0.0f;
 
@@ -50,7 +50,7 @@ struct Partial {
   }
 };
 
-// A block for each head and row. Sums and parts are loaded together, a batch of pieces at a time, with a
+// A block for each head and row. Sums and parts are loaded together, a batch of splits at a time, with a
 // running maximum; then the groups are put together in their order.
 template <typename T, int groups, int batch>
 __global__ void __launch_bounds__(groups* kGroupThreads) combine_kernel(const CombineParams p) {
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(groups* kGroupThreads) combine_kernel(const Co
   const int count = p.dense
                         ? visible_to(p.cache, keys_of(p.cache, row / p.cache.queries), row % p.cache.queries)
                         : p.scratch.selected[row];
-  const int pieces = pieces_of(p.dense, count);
-  const std::int64_t first = (static_cast<std::int64_t>(row) * p.heads + head) * p.scratch.pieces;
+  const int splits = splits_of(p.dense, count);
+  const std::int64_t first = (static_cast<std::int64_t>(row) * p.heads + head) * p.scratch.splits;
   const float2* const sums = p.scratch.part_sums + first;
   T* const out = static_cast<T*>(p.out) + row * p.out_token_stride + head * p.out_head_stride;
   wait_for_previous();
@@ -79,14 +79,14 @@ __global__ void __launch_bounds__(groups* kGroupThreads) combine_kernel(const Co
     const float* const parts = p.scratch.part_out + first * p.padded_size + min(d, p.head_size - 1);
     Partial mine;
 #pragma unroll 1
-    for (int begin = group * batch; begin < pieces; begin += groups * batch) {
+    for (int begin = group * batch; begin < splits; begin += groups * batch) {
       float2 sum[batch];
       float part[batch];
       float next = mine.maximum;
 #pragma unroll
       for (int i = 0; i < batch; ++i) {
-        sum[i] = begin + i < pieces ? sums[begin + i] : float2{-INFINITY, 0.0f};
-        part[i] = begin + i < pieces ? parts[static_cast<std::int64_t>(begin + i) * p.padded_size] : 0.0f;
+        sum[i] = begin + i < splits ? sums[begin + i] : float2{-INFINITY, 0.0f};
+        part[i] = begin + i < splits ? parts[static_cast<std::int64_t>(begin + i) * p.padded_size] : 0.0f;
       }
 #pragma unroll
       for (int i = 0; i < batch; ++i) next = fmaxf(next, sum[i].x);

@@ -2,8 +2,8 @@
 //
 //   score   scores of every query against every key it sees, sums and extremes of each segment of positions
 //   pick    k_t, the k_t highest scores, the list of where their keys lie, in ascending order of positions
-//   attend  attention over pieces of the list (of all visible keys in a dense model)
-//   combine puts the pieces together, gates and writes
+//   attend  attention over splits of the list (of all visible keys in a dense model)
+//   combine combines the splits, gates and writes
 //
 // A row is a query of a sequence: row = sequence * queries + query.
 #pragma once
@@ -52,9 +52,9 @@ struct Scratch {
   KeyPlace* list = nullptr;  // [rows, list_stride]
   int list_stride = 0;
   int* selected = nullptr;      // [rows]: entries of the list
-  float* part_out = nullptr;    // [rows, heads, pieces, padded head size]: before division
-  float2* part_sums = nullptr;  // [rows, heads, pieces]: maximum (base 2) and sum
-  int pieces = 0;
+  float* part_out = nullptr;    // [rows, heads, splits, padded head size]: before division
+  float2* part_sums = nullptr;  // [rows, heads, splits]: maximum (base 2) and sum
+  int splits = 0;
   int padded_size = 0;  // of a head, in part_out
 };
 

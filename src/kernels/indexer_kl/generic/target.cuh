@@ -109,17 +109,17 @@ __global__ void __launch_bounds__(TargetShape<kSize, kListed>::kThreads)
     cp_async_commit();
   }
 
-  constexpr int kPieces = kQueries / 16;
-  float p[kPieces][kBlocks][4] = {};
+  constexpr int kRowTiles = kQueries / 16;
+  float p[kRowTiles][kBlocks][4] = {};
   std::uint32_t keys[kSteps][kBlocks][2];
   float logits[2][2][kBlocks][4] = {};  // of the halves of a step, 2 x 16 rows each
   // Of the half whose exponentials are still to be taken; at first there is none, and e^-inf adds nothing.
   float lse[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
   constexpr int kValues = 2 * kBlocks * 4, kValuesEach = kValues / kSteps;
-  // Takes value i of a half; its rows are those of p's pieces from `piece` on.
-  const auto take = [&](const float(&half)[2][kBlocks][4], int piece, int i) {
+  // Takes value i of a half; its rows are those of p's row tiles from `tile` on.
+  const auto take = [&](const float(&half)[2][kBlocks][4], int tile, int i) {
     const int m = i / (4 * kBlocks), n = i / 4 % kBlocks, r = i % 4;
-    p[(piece + m) % kPieces][n][r] += weight_in_place(fmaf(half[m][n][r], attention.scale, -lse[m][r / 2]));
+    p[(tile + m) % kRowTiles][n][r] += weight_in_place(fmaf(half[m][n][r], attention.scale, -lse[m][r / 2]));
   };
 
   int part = 0, slot = 0, kv_head = 0;
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(TargetShape<kSize, kListed>::kThreads)
   for (int i = 0; i < kValues; ++i) take(logits[1], 2, i);
   const float share = 1.0f / static_cast<float>(attention.heads);
 #pragma unroll
-  for (int m = 0; m < kPieces; ++m) {
+  for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = 16 * m + 8 * r + (lane >> 2);

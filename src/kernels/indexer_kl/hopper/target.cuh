@@ -2,7 +2,7 @@
 //
 // A block walks over (tile of queries, 256 entries) pairs. Four producer warps copy the keys of one key/value
 // head at a time (two buffers) and the queries in steps of 64 rows (three or four stages); two consumer
-// warpgroups have 128 of the entries each and take turns: while one multiplies, the other takes the
+// warpgroups have 128 of the entries each and alternate: while one multiplies, the other takes the
 // exponentials of its last product. p is summed over the heads in registers.
 #pragma once
 
@@ -174,10 +174,10 @@ struct TargetConsumer {
   float p[kValues];
   float lse[2];  // of the step
 
-  // Barriers of the block: 1 and 2 within a consumer, 3 among the producers, 4 and 5 the consumers' turns.
-  static constexpr int kTurn = 4;
-  __device__ __forceinline__ void give_turn(int consumer) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(kTurn + consumer) : "memory");
+  // Barriers of the block: 1 and 2 within a consumer, 3 among the producers, 4 and 5 schedule the consumers.
+  static constexpr int kSchedulerBarrier = 4;
+  __device__ __forceinline__ void scheduler_arrive(int consumer) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(kSchedulerBarrier + consumer) : "memory");
   }
 
   __device__ __forceinline__ void release(std::uint64_t& barrier) {
@@ -239,10 +239,10 @@ struct TargetConsumer {
     const int count = attention.kv_heads * ((attention.group + Shape::kStepHeads - 1) / Shape::kStepHeads);
     for (int i = 0; i < count; ++i) {
       wait();
-      hopper::named_barrier(kTurn + own, 256);
+      hopper::named_barrier(kSchedulerBarrier + own, 256);
       multiply(logits);
       hopper::wgmma_wait<0>();
-      give_turn(1 - own);
+      scheduler_arrive(1 - own);
       hopper::keep(logits);
       release(memory.rows_empty[steps.at]);
       steps.advance();
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(HopperTarget<kSize, kListed>::kThreads, 1)
     const int thread = static_cast<int>(threadIdx.x) - Shape::kProducers;
     TargetConsumer<T, kSize, kListed> consumer{attention,   chunk, memory, thread / 128, thread / 32 % 4,
                                                thread % 32, {},    {},     {},           {}};
-    if (consumer.own == 1) consumer.give_turn(0);
+    if (consumer.own == 1) consumer.scheduler_arrive(0);
     for_each([&](const Split& split, int first_entry, int) { consumer.run(split, first_entry); }, [](int) {});
   }
 #endif

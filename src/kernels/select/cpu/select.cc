@@ -24,8 +24,7 @@ namespace HWY_NAMESPACE {
 // Queries of a chunk: 32 pay for transposing the keys; fewer, but at least 4, where they would have more than
 // 4 M scores.
 inline std::int64_t chunk_queries(const Sequences& s) {
-  std::int64_t longest = 1;
-  for (std::int64_t n = 0; n < s.count; ++n) longest = std::max(longest, s.keys(n));
+  const std::int64_t longest = std::max<std::int64_t>(s.longest_keys(), 1);
   return std::clamp<std::int64_t>((std::int64_t{1} << 22) / longest, 4, 32);
 }
 
@@ -90,17 +89,17 @@ template <typename T, class Row>
 void share_chunks(std::vector<Chunk<T>>& chunks, std::vector<ChunkMemory<T>>& memory,
                   const Parallel& parallel, const Row& row) {
   constexpr std::int64_t kStripsAtOnce = 32;
-  struct Piece {
+  struct Task {
     Chunk<T>* chunk;
     std::int64_t first;  // strip, or row
   };
-  std::vector<Piece> pieces, rows;
+  std::vector<Task> strips, rows;
   for (Chunk<T>& chunk : chunks) {
-    for (std::int64_t s = 0; s < chunk.strips(); s += kStripsAtOnce) pieces.push_back({&chunk, s});
+    for (std::int64_t s = 0; s < chunk.strips(); s += kStripsAtOnce) strips.push_back({&chunk, s});
     for (std::int64_t i = 0; i < chunk.count(); ++i) rows.push_back({&chunk, i});
   }
-  parallel.run(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t task, int worker) {
-    const auto [chunk, first] = pieces[static_cast<std::size_t>(task)];
+  parallel.run(static_cast<std::int64_t>(strips.size()), [&](std::int64_t task, int worker) {
+    const auto [chunk, first] = strips[static_cast<std::size_t>(task)];
     chunk->score(first, std::min(chunk->strips(), first + kStripsAtOnce),
                  memory[static_cast<std::size_t>(worker)].strip);
   });

@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::int64_t kStrip = 64;
-// Values of a strip: whole 16-byte pieces of a key are written, whatever its size.
+// Values of a strip: whole 16-byte vectors of a key are written, whatever its size.
 constexpr std::int64_t strip_values(std::int64_t head_size) { return padded(head_size) * kStrip; }
 
 // The indexer's keys of one sequence.

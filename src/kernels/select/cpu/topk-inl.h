@@ -32,8 +32,8 @@ struct Moments {
   T high = 0;
 };
 
-// Sums over pieces of kPiece values in T, sums of pieces in double.
-constexpr std::int64_t kPiece = 1024;
+// Sums over blocks of kBlock values in T, sums of blocks in double.
+constexpr std::int64_t kBlock = 1024;
 
 // Mean and variance without intermediate results in T, which overflow or vanish where scores are extreme.
 template <typename T>
@@ -54,8 +54,8 @@ HWY_INLINE Moments<T> moments(const T* HWY_RESTRICT x, std::int64_t n) {
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   auto low = hn::Set(d, x[0]), high = low;
   double total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kPiece) {
-    const std::int64_t end = std::min(n, begin + kPiece);
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t end = std::min(n, begin + kBlock);
     auto sum = hn::Zero(d);
     std::int64_t i = begin;
     for (; i + lanes <= end; i += lanes) {
@@ -64,13 +64,13 @@ HWY_INLINE Moments<T> moments(const T* HWY_RESTRICT x, std::int64_t n) {
       low = hn::Min(low, v);
       high = hn::Max(high, v);
     }
-    double piece = static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+    double block = static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
     for (; i < end; ++i) {
-      piece += static_cast<double>(x[i]);
+      block += static_cast<double>(x[i]);
       low = hn::Min(low, hn::Set(d, x[i]));
       high = hn::Max(high, hn::Set(d, x[i]));
     }
-    total += piece;
+    total += block;
   }
   Moments<T> m;
   m.mean = total / static_cast<double>(n);
@@ -82,8 +82,8 @@ HWY_INLINE Moments<T> moments(const T* HWY_RESTRICT x, std::int64_t n) {
   // mean is what is missing.
   const T mean = static_cast<T>(m.mean);
   double squares = 0, differences = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kPiece) {
-    const std::int64_t end = std::min(n, begin + kPiece);
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t end = std::min(n, begin + kBlock);
     auto square = hn::Zero(d), sum = hn::Zero(d);
     std::int64_t i = begin;
     for (; i + lanes <= end; i += lanes) {

@@ -260,7 +260,7 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   for (int i = thread; i < kListBins; i += kFinishThreads) shared.bins[i] = 0;
   if (thread == 0) {
     shared.few = 0;
-    // k is 0 where a score is not finite, -1 where the query has to be done again.
+    // k is 0 where a score is not finite, -1 where the query goes to the fallback.
     const double variance = variance_of({passed.sum, passed.square}, visible);
     int k = 0;
     if (!isnan(passed.square)) {
@@ -287,7 +287,7 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   RowChoice choice = {k == 0 ? nan : -INFINITY, visible - 1};
   if (k > 0 && k < visible) {
     choice = search(all, k, visible, bound, shared, window, [&](const Bound& bins, const BinPlace& place) {
-      if (thread == 0) count_work(args.out.work, {.fallbacks = 1});
+      if (thread == 0) count_work(args.out.work, {.refined = 1});
       return search_radix(own, args.list, passed, bound.low, bins, place.bin, k - place.above, place.inside,
                           visible, shared);
     });

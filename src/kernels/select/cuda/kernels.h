@@ -27,12 +27,26 @@ struct ScoreInput {
   DeviceSequences sequences;
 };
 
+// Of 64 keys in a row eight are in the sample: what one lane has of an mma tile, two of 16.
+constexpr int kStoredSample = 8;
+GSA_DEVICE int sample_position(int i) { return i / 8 * 64 + (i % 2 == 0 ? 8 : 41) + i % 8 / 2 * 2; }
+
 // Where scores go: row r of all queries to scores + (r - first_row) * stride.
 struct ScoreStore {
   float* scores = nullptr;
   long long stride = 0;
   int first_row = 0;
   bool paired = false;  // rows begin at multiples of 8 bytes
+  // Of every row: one score in kStoredSample, and the sums of its segments (scores/moments.cuh). Where the
+  // kernel that writes scores leaves them too, it needs the scores of position 0, around which sums are
+  // taken: first_scores[row of all queries].
+  float* sample = nullptr;
+  float2* sums = nullptr;
+  int segments = 0;  // of a row
+  bool summed = false;
+  float* first_scores = nullptr;
+
+  GSA_DEVICE long long sample_stride() const { return stride / kStoredSample; }
 };
 
 // A mask from thresholds.
@@ -89,13 +103,19 @@ void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, 
 void launch_mask(const ScoreInput& in, ScoreType type, const MaskStore& out, int first, int tiles,
                  int longest, const Context& context);
 
-// The same by wgmma, for problems that it takes. Rows of `out` have room for a multiple of kStoredStep, and
-// what lies beyond the keys that a query sees is overwritten too.
+// The same by wgmma, for problems that it takes, with the sums of the rows' segments. Rows of `out` have room
+// for a multiple of kStoredStep, and what lies beyond the keys that a query sees is overwritten too. The
+// scores of position 0 are there before: launch_hopper_first_scores, of all tiles.
+void launch_hopper_first_scores(const ScoreInput& in, ScoreType type, float* first_scores, int tiles,
+                                const Context& context);
 void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
                           int longest, const Context& context);
 
 // -infinity everywhere.
 void launch_fill(float* scores, long long count, const Context& context);
+
+// Keys of a row that the smallest of the kernels for rows takes; others take 2, 4 or 8 times as many.
+constexpr int kShortRow = 4096;
 
 // Budget, threshold and mask of rows first .. first + rows - 1 from their stored scores. longest: a bound of
 // the keys that they see.

@@ -30,7 +30,7 @@ struct LongArgs {
   bool query_in_shared;
   Bound* bounds;      // of each query
   RowPassed* passed;  // of each query of the tiles under way
-  int* failed;        // rows to be done again, failed_count of them
+  int* failed;        // rows for the fallback, failed_count of them
   int* failed_count;
 };
 

@@ -74,7 +74,7 @@ __device__ __forceinline__ void count_work(SelectWork* to, const SelectWork& mor
     if (x > 0) atomicAdd(&sum, x);
   };
   add(to->rows, more.rows), add(to->histograms, more.histograms), add(to->entries, more.entries);
-  add(to->fallbacks, more.fallbacks), add(to->redone, more.redone);
+  add(to->refined, more.refined), add(to->fallback_rows, more.fallback_rows);
 }
 
 template <int kThreads>

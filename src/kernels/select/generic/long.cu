@@ -12,7 +12,7 @@ namespace {
 
 // Scratch of all tiles under way: what is aimed at, by a denser sample of the keys if need be, and the most.
 constexpr std::int64_t kScratchBytes = 735'000'000;
-constexpr std::int64_t kMostScratchBytes = 1'090'000'000;
+constexpr std::int64_t kMaxScratchBytes = 1'090'000'000;
 
 struct SharedSizes {
   int ring;   // bytes
@@ -21,7 +21,7 @@ struct SharedSizes {
   std::size_t bytes;
 };
 
-// Of the kernels for any shape and device. again_kernel's scratch takes the place of the keys.
+// Of the kernels for any shape and device. fallback_kernel's scratch takes the place of the keys.
 SharedSizes shared_sizes(const ScoreInput& in, const Device& device) {
   const int ring = std::max(kStages * key_stage_bytes(in.steps), static_cast<int>(sizeof(RowShared)));
   const int query = fits_registers(in) ? 0 : kWarps * in.heads * in.steps * 512;
@@ -61,7 +61,7 @@ LongPlan plan_long(const ScoreInput& in, const Budget& budget, int tiles, const 
   int sparsest = 0;
   while (longest >> sparsest > 2048) ++sparsest;
   // The fewer samples, the longer the lists.
-  for (const std::int64_t limit : {kScratchBytes, kMostScratchBytes}) {
+  for (const std::int64_t limit : {kScratchBytes, kMaxScratchBytes}) {
     for (int shift = sparsest; shift >= 0 && longest >> shift <= 16384; --shift) {
       const double stride = 1 << shift;
       // What reaches the bound, on average and at most, and the share of one list.

@@ -4,8 +4,7 @@
 //   pass_kernel    one pass over all keys adds up the moments and collects what reaches the bound, with its
 //                  position;
 //   finish_kernel  budget, threshold and mask from the moments and the collected scores (cuda/finish.cu);
-//   again_kernel   queries whose bound was too high (or whose lists overflowed) are done again from stored
-//                  scores.
+//   fallback_kernel  queries whose bound was too high (or whose lists overflowed), from stored scores.
 // A block scores a tile of 64 queries. As many tiles are under way at a time as blocks run at a time, so that
 // scratch is bounded. The result does not depend on the sample.
 #pragma once
@@ -140,13 +139,14 @@ __global__ __launch_bounds__(kThreads, kPassBlocks) void pass_kernel(const __gri
 
 // One query from its stored scores; by all warps of a block.
 template <typename T, ScoreForm form, int kHeads, int kSteps>
-__global__ __launch_bounds__(kThreads, kPassBlocks) void again_kernel(const __grid_constant__ LongArgs args) {
+__global__ __launch_bounds__(kThreads,
+                             kPassBlocks) void fallback_kernel(const __grid_constant__ LongArgs args) {
   extern __shared__ __align__(16) char memory[];
   const DeviceSequences& sequences = args.in.sequences;
   const int count = *args.failed_count;
   for (int i = static_cast<int>(blockIdx.x); i < count; i += static_cast<int>(gridDim.x)) {
     const int row = args.failed[i];
-    if (threadIdx.x == 0) count_work(args.out.work, {.redone = 1});
+    if (threadIdx.x == 0) count_work(args.out.work, {.fallback_rows = 1});
     const int n = sequences.sequence_of(row);
     QueryTile tile;
     tile.count = 1;
@@ -192,7 +192,7 @@ void launch_long_type(const LongArgs& all_tiles, ScoreType type, std::size_t byt
     check_launch(name);
   };
   const bool hopper = hopper_pass(facts_of(args.in, context.device));
-  const auto all = [&](auto* sample, auto* pass, auto* again) {
+  const auto all = [&](auto* sample, auto* pass, auto* fallback) {
     for (int end = all_tiles.tiles; end > 0; end -= args.tiles) {
       args.first_tile = std::max(0, end - at_once);
       args.tiles = end - args.first_tile;
@@ -202,18 +202,20 @@ void launch_long_type(const LongArgs& all_tiles, ScoreType type, std::size_t byt
       launch_finish(args, context);
     }
     args.tiles = std::min(at_once, all_tiles.tiles);  // as many blocks as there are slots
-    one(again, "again_kernel");
+    one(fallback, "fallback_kernel");
   };
   constexpr ScoreForm kSigmoid = ScoreForm::sigmoid, kRelu = ScoreForm::relu;
   const bool usual = fits_registers(args.in);
   if (type.form == kSigmoid && usual) {
-    all(&sample_kernel<T, kSigmoid, 4, 4>, &pass_kernel<T, kSigmoid, 4, 4>, &again_kernel<T, kSigmoid, 4, 4>);
+    all(&sample_kernel<T, kSigmoid, 4, 4>, &pass_kernel<T, kSigmoid, 4, 4>,
+        &fallback_kernel<T, kSigmoid, 4, 4>);
   } else if (type.form == kSigmoid) {
-    all(&sample_kernel<T, kSigmoid, 0, 0>, &pass_kernel<T, kSigmoid, 0, 0>, &again_kernel<T, kSigmoid, 0, 0>);
+    all(&sample_kernel<T, kSigmoid, 0, 0>, &pass_kernel<T, kSigmoid, 0, 0>,
+        &fallback_kernel<T, kSigmoid, 0, 0>);
   } else if (usual) {
-    all(&sample_kernel<T, kRelu, 4, 4>, &pass_kernel<T, kRelu, 4, 4>, &again_kernel<T, kRelu, 4, 4>);
+    all(&sample_kernel<T, kRelu, 4, 4>, &pass_kernel<T, kRelu, 4, 4>, &fallback_kernel<T, kRelu, 4, 4>);
   } else {
-    all(&sample_kernel<T, kRelu, 0, 0>, &pass_kernel<T, kRelu, 0, 0>, &again_kernel<T, kRelu, 0, 0>);
+    all(&sample_kernel<T, kRelu, 0, 0>, &pass_kernel<T, kRelu, 0, 0>, &fallback_kernel<T, kRelu, 0, 0>);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/attend/cuda/chains.h"
+#include "kernels/attend/cuda/tile_scheduler.h"
 
 #include "kernels/attention/union_tiles.cuh"
 #include "kernels/common/cuda_check.h"
@@ -35,13 +35,13 @@ __device__ __forceinline__ int first_tile_of(const UnionTile* tile, int tiles, i
   return low;
 }
 
-// A block has the sequences and heads that run together. Their tickets: a gang of every chain, then the next
-// gang of every chain, and so on; of a sequence the gangs of all heads.
-__global__ void order_kernel(const UnionTile* tile, int tiles, int sequences, int kv_heads, ChainOrder order,
-                             int* tickets) {
-  __shared__ int begin[kMostTogether + 1];
-  const int first = static_cast<int>(blockIdx.x) * order.together;
-  const int together = min(order.together, sequences - first);
+// A block has the sequences and heads that run together. Their tickets: a group of every queue, then the next
+// group of every queue, and so on; of a sequence the groups of all heads.
+__global__ void schedule_kernel(const UnionTile* tile, int tiles, int sequences, int kv_heads,
+                                TileSchedule schedule, int* tickets) {
+  __shared__ int begin[kMaxScheduledSequences + 1];
+  const int first = static_cast<int>(blockIdx.x) * schedule.sequences;
+  const int together = min(schedule.sequences, sequences - first);
   for (int i = static_cast<int>(threadIdx.x); i <= together; i += static_cast<int>(blockDim.x)) {
     begin[i] = first_tile_of(tile, tiles, first + i);
   }
@@ -50,16 +50,17 @@ __global__ void order_kernel(const UnionTile* tile, int tiles, int sequences, in
        index += static_cast<int>(blockDim.x)) {
     const int own = tile[index].sequence - first;
     const int from_last = begin[own + 1] - 1 - index;
-    const int started = from_last / order.gang * order.gang;  // tiles of the chain in gangs before this one's
-    int before = 0;                                           // tiles of all chains of a head
+    const int started =
+        from_last / schedule.group_tiles * schedule.group_tiles;  // tiles of the queue in groups before
+    int before = 0;                                               // tiles of all queues of a head
     for (int i = 0; i < together; ++i) {
       const int count = begin[i + 1] - begin[i];
-      before += min(count, i < own ? started + order.gang : started);
+      before += min(count, i < own ? started + schedule.group_tiles : started);
     }
-    const int gang = min(order.gang, begin[own + 1] - begin[own] - started);
-    const int first_head = static_cast<int>(blockIdx.y) * order.heads;
-    int* const to = tickets + tiles * first_head + (begin[0] + before) * order.heads + from_last - started;
-    for (int i = 0; i < order.heads; ++i) to[i * gang] = index * kv_heads + first_head + i;
+    const int group = min(schedule.group_tiles, begin[own + 1] - begin[own] - started);
+    const int first_head = static_cast<int>(blockIdx.y) * schedule.heads;
+    int* const to = tickets + tiles * first_head + (begin[0] + before) * schedule.heads + from_last - started;
+    for (int i = 0; i < schedule.heads; ++i) to[i * group] = index * kv_heads + first_head + i;
   }
 }
 
@@ -74,13 +75,13 @@ const UnionTile* dense_tiles(const DeviceSequences& sequences, int tile_queries,
   return to;
 }
 
-void order_chains(const UnionTile* tile, int tiles, const DeviceSequences& sequences, int kv_heads,
-                  const ChainOrder& order, int* tickets, const Context& context) {
-  const dim3 blocks(static_cast<unsigned>((sequences.count + order.together - 1) / order.together),
-                    static_cast<unsigned>(kv_heads / order.heads));
-  order_kernel<<<blocks, 1024, 0, stream_of(context.stream)>>>(tile, tiles, sequences.count, kv_heads, order,
-                                                               tickets);
-  check_launch("attend_backward: order");
+void schedule_tiles(const UnionTile* tile, int tiles, const DeviceSequences& sequences, int kv_heads,
+                    const TileSchedule& schedule, int* tickets, const Context& context) {
+  const dim3 blocks(static_cast<unsigned>((sequences.count + schedule.sequences - 1) / schedule.sequences),
+                    static_cast<unsigned>(kv_heads / schedule.heads));
+  schedule_kernel<<<blocks, 1024, 0, stream_of(context.stream)>>>(tile, tiles, sequences.count, kv_heads,
+                                                                  schedule, tickets);
+  check_launch("attend_backward: schedule");
 }
 
 }  // namespace gsa::cuda

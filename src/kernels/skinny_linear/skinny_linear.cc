@@ -1,5 +1,5 @@
-// What can be said of few_linear without a GPU: its arguments, and which products it takes.
-#include "kernels/few_linear/few_linear.h"
+// What can be said of skinny_linear without a GPU: its arguments, and which products it takes.
+#include "kernels/skinny_linear/skinny_linear.h"
 
 #include <limits>
 #include <utility>
@@ -7,31 +7,31 @@
 #include "core/checked.h"
 #include "gsa/error.h"
 #include "kernels/common/checks.h"
-#include "kernels/few_linear/few_linear_checks.h"
-#include "kernels/few_linear/few_linear_plan.h"
+#include "kernels/skinny_linear/skinny_linear_checks.h"
+#include "kernels/skinny_linear/skinny_linear_plan.h"
 
 namespace gsa {
 namespace {
 
-constexpr const char* kOp = "few_linear";
-constexpr std::int64_t kMostSize = 1 << 20;
+constexpr const char* kOp = "skinny_linear";
+constexpr std::int64_t kMaxSize = 1 << 20;
 
 }  // namespace
 
-bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int64_t shared_memory) {
-  if (rows < 0 || rows > kMostFewRows || size < 16 || size > kMostSize || size % 16 != 0) return false;
-  return cuda::few::Layout(rows, size, norm).bytes <= shared_memory;
+bool skinny_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int64_t shared_memory) {
+  if (rows < 0 || rows > kMaxSkinnyRows || size < 16 || size > kMaxSize || size % 16 != 0) return false;
+  return cuda::skinny::Layout(rows, size, norm).bytes <= shared_memory;
 }
 
-bool check_few_linear(const FewLinearArgs& args, std::int64_t shared_memory) {
+bool check_skinny_linear(const SkinnyLinearArgs& args, std::int64_t shared_memory) {
   const auto in_range = [](const char* argument, const char* what, std::int64_t value, std::int64_t low,
                            std::int64_t high) {
     if (value < low || value > high) {
       bad_argument(kOp, argument, concat(low, " to ", high, " ", what), concat(value));
     }
   };
-  in_range("x", "rows", args.rows, 0, kMostFewRows);
-  in_range("x", "columns", args.size, 16, kMostSize);
+  in_range("x", "rows", args.rows, 0, kMaxSkinnyRows);
+  in_range("x", "columns", args.size, 16, kMaxSize);
   in_range("weight", "outputs", args.outputs, 0, std::numeric_limits<std::int32_t>::max() / 2);
   if (args.dtype != DType::bf16 && args.dtype != DType::f16) {
     bad_argument(kOp, "x", "bfloat16 or float16", name_of(args.dtype));
@@ -42,7 +42,7 @@ bool check_few_linear(const FewLinearArgs& args, std::int64_t shared_memory) {
     bad_argument(kOp, "swiglu", "neither bias nor residual beside it",
                  args.bias != nullptr ? "a bias" : "a residual");
   }
-  if (!few_linear_takes(args.rows, args.size, args.norm != nullptr, shared_memory)) {
+  if (!skinny_linear_takes(args.rows, args.size, args.norm != nullptr, shared_memory)) {
     bad_argument(kOp, "x",
                  concat("rows that fit in ", shared_memory, " bytes of shared memory where there is a norm"),
                  concat(args.rows, " rows of ", args.size));

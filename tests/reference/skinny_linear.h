@@ -1,4 +1,4 @@
-// The plain form of few_linear.
+// The plain form of skinny_linear.
 #pragma once
 
 #include <cmath>
@@ -11,16 +11,16 @@
 namespace gsa::reference {
 
 template <typename Real>
-struct FewLinear {
-  std::vector<Real> x, norm, weight, bias, residual;  // as in FewLinearArgs; empty: none
+struct SkinnyLinear {
+  std::vector<Real> x, norm, weight, bias, residual;  // as in SkinnyLinearArgs; empty: none
   std::int64_t size = 0;
   bool swiglu = false;
   Real eps = 0;
 };
 
-// round: to the storage type, wherever few_linear.h says that something is rounded before the end.
+// round: to the storage type, wherever skinny_linear.h says that something is rounded before the end.
 template <typename Real, typename Round>
-std::vector<Real> few_linear(const FewLinear<Real>& in, const Round& round) {
+std::vector<Real> skinny_linear(const SkinnyLinear<Real>& in, const Round& round) {
   const auto size = static_cast<std::size_t>(in.size);
   const std::size_t rows = in.x.size() / size, products = in.weight.size() / size;
   std::vector<Real> h = in.norm.empty() ? in.x : rms_norm(in.x, in.norm, in.eps);

@@ -1,10 +1,10 @@
-// few_linear without a GPU: which products it takes, which arguments it refuses.
-#include "kernels/few_linear/few_linear.h"
+// skinny_linear without a GPU: which products it takes, which arguments it refuses.
+#include "kernels/skinny_linear/skinny_linear.h"
 
 #include <gtest/gtest.h>
 
-#include "kernels/few_linear/few_linear_checks.h"
-#include "kernels/few_linear/few_linear_plan.h"
+#include "kernels/skinny_linear/skinny_linear_checks.h"
+#include "kernels/skinny_linear/skinny_linear_plan.h"
 #include "testing.h"
 
 namespace gsa::testing {
@@ -12,26 +12,26 @@ namespace {
 
 constexpr std::int64_t kHopper = 227 * 1024;
 
-TEST(FewLinear, TakesFewRowsThatFit) {
+TEST(SkinnyLinear, TakesRowsThatFit) {
   for (const bool norm : {false, true}) {
-    EXPECT_TRUE(few_linear_takes(0, 2048, norm, kHopper));
-    EXPECT_TRUE(few_linear_takes(1, 16, norm, kHopper));
-    EXPECT_TRUE(few_linear_takes(8, 4096, norm, kHopper));
-    EXPECT_TRUE(few_linear_takes(16, 4096, norm, kHopper));
-    EXPECT_FALSE(few_linear_takes(17, 2048, norm, kHopper));
-    EXPECT_FALSE(few_linear_takes(-1, 2048, norm, kHopper));
-    EXPECT_FALSE(few_linear_takes(8, 2040, norm, kHopper));
-    EXPECT_FALSE(few_linear_takes(8, 0, norm, kHopper));
-    EXPECT_FALSE(few_linear_takes(8, 2048, norm, 163 * 1024));
+    EXPECT_TRUE(skinny_linear_takes(0, 2048, norm, kHopper));
+    EXPECT_TRUE(skinny_linear_takes(1, 16, norm, kHopper));
+    EXPECT_TRUE(skinny_linear_takes(8, 4096, norm, kHopper));
+    EXPECT_TRUE(skinny_linear_takes(16, 4096, norm, kHopper));
+    EXPECT_FALSE(skinny_linear_takes(17, 2048, norm, kHopper));
+    EXPECT_FALSE(skinny_linear_takes(-1, 2048, norm, kHopper));
+    EXPECT_FALSE(skinny_linear_takes(8, 2040, norm, kHopper));
+    EXPECT_FALSE(skinny_linear_takes(8, 0, norm, kHopper));
+    EXPECT_FALSE(skinny_linear_takes(8, 2048, norm, 163 * 1024));
   }
-  EXPECT_TRUE(few_linear_takes(16, 1 << 20, false, kHopper));
-  EXPECT_FALSE(few_linear_takes(8, 5120, true, kHopper));
-  EXPECT_FALSE(few_linear_takes(16, 8192, true, kHopper));
+  EXPECT_TRUE(skinny_linear_takes(16, 1 << 20, false, kHopper));
+  EXPECT_FALSE(skinny_linear_takes(8, 5120, true, kHopper));
+  EXPECT_FALSE(skinny_linear_takes(16, 8192, true, kHopper));
 }
 
 // Eight rows that ldmatrix reads at once begin in different banks, and all parts begin at multiples of 16.
-TEST(FewLinear, RowsBeginInDifferentBanks) {
-  using cuda::few::Layout;
+TEST(SkinnyLinear, RowsBeginInDifferentBanks) {
+  using cuda::skinny::Layout;
   for (const std::int64_t size : {16, 48, 2048, 5504}) {
     for (const std::int64_t rows : {1, 8, 16}) {
       for (const bool norm : {false, true}) {
@@ -46,9 +46,9 @@ TEST(FewLinear, RowsBeginInDifferentBanks) {
   }
 }
 
-FewLinearArgs valid() {
+SkinnyLinearArgs valid() {
   alignas(16) static char memory[16];
-  FewLinearArgs args;
+  SkinnyLinearArgs args;
   args.rows = 2;
   args.size = 32;
   args.outputs = 4;
@@ -56,23 +56,23 @@ FewLinearArgs valid() {
   return args;
 }
 
-void expect_refused(const FewLinearArgs& args, const std::string& argument, const std::string& expected) {
+void expect_refused(const SkinnyLinearArgs& args, const std::string& argument, const std::string& expected) {
   try {
-    check_few_linear(args, kHopper);
+    check_skinny_linear(args, kHopper);
     FAIL() << "no error";
   } catch (const Error& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("gsa::few_linear: argument '" + argument + "'"), std::string::npos) << text;
+    EXPECT_NE(text.find("gsa::skinny_linear: argument '" + argument + "'"), std::string::npos) << text;
     EXPECT_NE(text.find(expected), std::string::npos) << text;
   }
 }
 
-TEST(FewLinear, NamesWhatIsWrong) {
-  EXPECT_TRUE(check_few_linear(valid(), kHopper));
-  FewLinearArgs args = valid();
+TEST(SkinnyLinear, NamesWhatIsWrong) {
+  EXPECT_TRUE(check_skinny_linear(valid(), kHopper));
+  SkinnyLinearArgs args = valid();
   args.rows = 0;
   args.x = args.y = nullptr;
-  EXPECT_FALSE(check_few_linear(args, kHopper));
+  EXPECT_FALSE(check_skinny_linear(args, kHopper));
   args = valid();
   args.rows = 17;
   expect_refused(args, "x", "0 to 16 rows, got 17");

@@ -1,11 +1,11 @@
-"""few_linear against the operators that it stands for, one by one."""
+"""skinny_linear against the operators that it stands for, one by one."""
 
 import pytest
 import torch
 
-from problems import everywhere
+from problems import assert_same_bits, everywhere
 
-few_linear = torch.ops.gsa.few_linear
+skinny_linear = torch.ops.gsa.skinny_linear
 TYPES = (torch.bfloat16, torch.float16)
 
 
@@ -20,8 +20,9 @@ def make(dtype, rows=5, size=96, outputs=40, swiglu=False):
 def cases_without_gradients():
     """For test_registration.py: name -> (arguments, keywords)."""
     return {
+        "skinny_linear": (make(torch.float32), dict(eps=1e-5)),
+        "skinny_linear-swiglu": (make(torch.float32, swiglu=True)[:3], dict(eps=1e-5, swiglu=True)),
         "few_linear": (make(torch.float32), dict(eps=1e-5)),
-        "few_linear-swiglu": (make(torch.float32, swiglu=True)[:3], dict(eps=1e-5, swiglu=True)),
     }
 
 
@@ -53,54 +54,60 @@ def test_every_combination(dtype, settled):
         for chosen_bias in (None, bias):
             for chosen_residual in (None, residual):
                 arguments = (x, weight, chosen_norm, chosen_bias, chosen_residual)
-                check(few_linear(*arguments, eps=1e-5, settled=settled), expected(*arguments, eps=1e-5))
+                check(skinny_linear(*arguments, eps=1e-5, settled=settled), expected(*arguments, eps=1e-5))
 
 
 @pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
 @pytest.mark.parametrize("rows", [1, 8, 16])
 def test_swiglu(dtype, rows):
     x, weight, norm, _, _ = make(dtype, rows=rows, outputs=50, swiglu=True)
-    check(few_linear(x, weight, norm, eps=1e-5, swiglu=True), expected(x, weight, norm, eps=1e-5, swiglu=True))
+    check(skinny_linear(x, weight, norm, eps=1e-5, swiglu=True), expected(x, weight, norm, eps=1e-5, swiglu=True))
 
 
 @pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
 def test_views_are_copied_and_no_rows_are_fine(dtype):
     x, weight, norm, bias, _ = make(dtype)
-    turned = weight.T.contiguous().T
-    check(few_linear(x.T.contiguous().T, turned, norm, bias, settled=True), expected(x, weight, norm, bias))
-    assert few_linear(x[:0], weight, norm).shape == (0, 40)
+    transposed = weight.T.contiguous().T
+    check(skinny_linear(x.T.contiguous().T, transposed, norm, bias, settled=True), expected(x, weight, norm, bias))
+    assert skinny_linear(x[:0], weight, norm).shape == (0, 40)
     odd = [torch.cat((t.flatten()[:1], t.flatten()))[1:].view_as(t) for t in (x, weight, norm, bias)]
     assert all(t.data_ptr() % 16 for t in odd)
-    check(few_linear(*odd, settled=True), expected(x, weight, norm, bias))
+    check(skinny_linear(*odd, settled=True), expected(x, weight, norm, bias))
 
 
 @pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
 def test_has_no_gradient(dtype):
     x, weight, *_ = make(dtype)
-    y = few_linear(x, weight.requires_grad_())
-    with pytest.raises(RuntimeError, match="gsa::few_linear"):
+    y = skinny_linear(x, weight.requires_grad_())
+    with pytest.raises(RuntimeError, match="gsa::skinny_linear"):
         y.sum().backward()
 
 
 def test_fake_tensors_are_checked():
     x, weight, _, bias, _ = (t.to("meta") for t in make(torch.bfloat16))
-    assert few_linear(x, weight[:38], swiglu=True).shape == (5, 19)
-    with pytest.raises(RuntimeError, match="few_linear: argument 'weight'"):
-        few_linear(x, weight[:, :95])
-    with pytest.raises(RuntimeError, match="few_linear: argument 'weight'.*an even number of rows"):
-        few_linear(x, weight[:39], swiglu=True)
-    with pytest.raises(RuntimeError, match="few_linear: argument 'swiglu'.*got a bias"):
-        few_linear(x, weight, bias=bias, swiglu=True)
+    assert skinny_linear(x, weight[:38], swiglu=True).shape == (5, 19)
+    with pytest.raises(RuntimeError, match="skinny_linear: argument 'weight'"):
+        skinny_linear(x, weight[:, :95])
+    with pytest.raises(RuntimeError, match="skinny_linear: argument 'weight'.*an even number of rows"):
+        skinny_linear(x, weight[:39], swiglu=True)
+    with pytest.raises(RuntimeError, match="skinny_linear: argument 'swiglu'.*got a bias"):
+        skinny_linear(x, weight, bias=bias, swiglu=True)
 
 
 @pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
 def test_messages(dtype):
     x, weight, norm, bias, residual = make(dtype)
-    with pytest.raises(RuntimeError, match=r"few_linear: argument 'weight'.*\[40, 96\], got \[40, 95\]"):
-        few_linear(x, weight[:, :95])
-    with pytest.raises(RuntimeError, match="few_linear: argument 'bias'"):
-        few_linear(x, weight, bias=bias[:-1])
-    with pytest.raises(RuntimeError, match="few_linear: argument 'swiglu'.*got a residual"):
-        few_linear(x, weight, residual=residual[:, :20], swiglu=True)
-    with pytest.raises(RuntimeError, match="few_linear: argument 'weight'.*an even number of rows"):
-        few_linear(x, weight[:39], swiglu=True)
+    with pytest.raises(RuntimeError, match=r"skinny_linear: argument 'weight'.*\[40, 96\], got \[40, 95\]"):
+        skinny_linear(x, weight[:, :95])
+    with pytest.raises(RuntimeError, match="skinny_linear: argument 'bias'"):
+        skinny_linear(x, weight, bias=bias[:-1])
+    with pytest.raises(RuntimeError, match="skinny_linear: argument 'swiglu'.*got a residual"):
+        skinny_linear(x, weight, residual=residual[:, :20], swiglu=True)
+    with pytest.raises(RuntimeError, match="skinny_linear: argument 'weight'.*an even number of rows"):
+        skinny_linear(x, weight[:39], swiglu=True)
+
+
+@pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)
+def test_the_old_name_is_the_same_operator(dtype):
+    arguments = make(dtype)
+    assert_same_bits(torch.ops.gsa.few_linear(*arguments, eps=1e-5), skinny_linear(*arguments, eps=1e-5))

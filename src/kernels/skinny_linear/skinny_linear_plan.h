@@ -1,4 +1,4 @@
-// How few_linear's kernel cuts a product, as numbers: which products it takes is decided without a GPU.
+// How skinny_linear's kernel cuts a product, as numbers: which products it takes is decided without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "gsa/error.h"
 
-namespace gsa::cuda::few {
+namespace gsa::cuda::skinny {
 
 inline constexpr int kWarps = 8;       // that multiply
 inline constexpr int kTile = 16;       // rows of the weights that are multiplied together
@@ -16,7 +16,7 @@ inline constexpr int kPad = 16;        // bytes more than a row has: eight rows 
 inline constexpr int kSumStride = 20;  // floats from a column of partial sums to the next: without conflicts
 
 constexpr int columns_for(std::int64_t rows) { return rows <= 8 ? 8 : 16; }
-// Elements of a row that travel together. Memory likes long pieces: with half as many a step of the
+// Elements of a row that travel together. Memory likes long copies: with half as many a step of the
 // paper's 1.7B takes 5 % longer. A multiple of what all warps take at once, so that no sum depends on it.
 template <int columns>
 inline constexpr int kChunkOf = columns == 8 ? 2048 : 1024;
@@ -56,4 +56,4 @@ inline std::string describe(std::int64_t rows, const Layout& layout, int blocks)
                 " KB: ", columns == 8 ? "up to 8 rows" : "9 to 16 rows");
 }
 
-}  // namespace gsa::cuda::few
+}  // namespace gsa::cuda::skinny

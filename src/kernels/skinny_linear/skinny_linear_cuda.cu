@@ -1,4 +1,4 @@
-// few_linear on Hopper: one block a multiprocessor, each with an equal share of the outputs.
+// skinny_linear on Hopper: one block a multiprocessor, each with an equal share of the outputs.
 //
 // A warp of its own asks for the weights by bulk copies into a ring in shared memory, up to 4 KB of each of
 // 16 rows at a time. It begins before the kernel in front has ended, so that weights keep coming while one
@@ -6,19 +6,19 @@
 // rows of x its columns, and a warp takes every eighth step of 16 elements. Its sums are added to those of
 // the others in the order of the warps. None of this depends on which rows of the weights a block has, nor on
 // how many rows of x there are.
-#include "kernels/few_linear/few_linear_cuda.h"
+#include "kernels/skinny_linear/skinny_linear_cuda.h"
 
 #include <algorithm>
 
 #include "kernels/common/barrier.cuh"
 #include "kernels/common/pipeline.cuh"
 #include "kernels/common/plans.h"
-#include "kernels/common/row_pieces.cuh"
-#include "kernels/few_linear/few_linear_checks.h"
-#include "kernels/few_linear/few_linear_plan.h"
+#include "kernels/common/vec.cuh"
+#include "kernels/skinny_linear/skinny_linear_checks.h"
+#include "kernels/skinny_linear/skinny_linear_plan.h"
 
 namespace gsa::cuda {
-namespace few {
+namespace skinny {
 namespace {
 
 constexpr int kThreads = kWarps * 32, kAllThreads = kThreads + 32;
@@ -153,34 +153,34 @@ __device__ __forceinline__ void load(const Params& p, char* shared, std::uint64_
 template <typename T>
 __device__ __forceinline__ void norm_rows(const Params& p, char* shared) {
   constexpr int kWidth = 16 / sizeof(T);
-  const int lane = static_cast<int>(threadIdx.x % 32), pieces = p.size / kWidth;
+  const int lane = static_cast<int>(threadIdx.x % 32), vecs = p.size / kWidth;
   const T* const norm = reinterpret_cast<const T*>(shared + p.layout.norm);
   for (int row = static_cast<int>(threadIdx.x / 32); row < p.rows; row += kWarps) {
     const T* const from = static_cast<const T*>(p.x) + static_cast<std::int64_t>(row) * p.size;
     T* const to = reinterpret_cast<T*>(shared + p.layout.x + row * p.layout.x_stride);
     float squares[4] = {};  // chains
 #pragma unroll 8
-    for (int piece = lane; piece < pieces; piece += 32) {
-      const auto s = load_piece<T, kWidth>(from + piece * kWidth);
+    for (int vec = lane; vec < vecs; vec += 32) {
+      const auto s = load_vec<T, kWidth>(from + vec * kWidth);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         squares[i % 4] = fmaf(to_float(s.value[i]), to_float(s.value[i]), squares[i % 4]);
       }
-      store_piece<T, kWidth>(to + piece * kWidth, s);
+      store_vec<T, kWidth>(to + vec * kWidth, s);
     }
     float square = squares[0] + squares[1] + (squares[2] + squares[3]);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(kAll, square, step);
     const float scale = 1.0f / sqrtf(square / static_cast<float>(p.size) + p.eps);
 #pragma unroll 4
-    for (int piece = lane; piece < pieces; piece += 32) {
-      auto s = load_piece<T, kWidth>(to + piece * kWidth);
-      const auto w = load_piece<T, kWidth>(norm + piece * kWidth);
+    for (int vec = lane; vec < vecs; vec += 32) {
+      auto s = load_vec<T, kWidth>(to + vec * kWidth);
+      const auto w = load_vec<T, kWidth>(norm + vec * kWidth);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         s.value[i] = from_float<T>(to_float(s.value[i]) * scale * to_float(w.value[i]));
       }
-      store_piece<T, kWidth>(to + piece * kWidth, s);
+      store_vec<T, kWidth>(to + vec * kWidth, s);
     }
   }
 }
@@ -215,7 +215,7 @@ struct Results {
     if constexpr (swiglu) {
       const float g = to_float(from_float<T>(sum(place)));
       const float u = to_float(from_float<T>(sum(place + kTile / 2)));
-      result = from_float<T>(g * piece_sigmoid<T>(g) * u);
+      result = from_float<T>(g * vec_sigmoid<T>(g) * u);
     } else {
       result = from_float<T>(sum(place) + bias);
       if (p.residual != nullptr) result = from_float<T>(residual + to_float(result));
@@ -267,7 +267,7 @@ __device__ __forceinline__ void multiply(const Params& p, char* shared, std::uin
       }
       barrier_arrive(empty + from.stage);  // every lane for itself, so that racecheck can follow
     }
-    // Two places for sums, in turn: one barrier a tile is enough.
+    // Two buffers for sums, alternately: one barrier a tile is enough.
     float* const sums =
         reinterpret_cast<float*>(shared + p.layout.sums) + tile % 2 * kWarps * columns * kSumStride;
 #pragma unroll
@@ -281,7 +281,7 @@ __device__ __forceinline__ void multiply(const Params& p, char* shared, std::uin
 }
 
 template <typename T, int columns, bool normed, bool swiglu>
-__global__ void __launch_bounds__(kAllThreads, 1) few_linear_kernel(const Params p) {
+__global__ void __launch_bounds__(kAllThreads, 1) skinny_linear_kernel(const Params p) {
   extern __shared__ __align__(128) char shared[];
   std::uint64_t* const full = reinterpret_cast<std::uint64_t*>(shared);
   std::uint64_t* const empty = full + kStages;
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kAllThreads, 1) few_linear_kernel(const Params
     if (!p.settled) wait_for_previous();
     T* const to = reinterpret_cast<T*>(shared + p.layout.norm);
     for (int i = static_cast<int>(threadIdx.x) * kWidth; i < p.size; i += kThreads * kWidth) {
-      store_piece<T, kWidth>(to + i, load_piece<T, kWidth>(static_cast<const T*>(p.norm) + i));
+      store_vec<T, kWidth>(to + i, load_vec<T, kWidth>(static_cast<const T*>(p.norm) + i));
     }
     named_barrier(1, kThreads);
     wait_for_previous();
@@ -318,61 +318,61 @@ __global__ void __launch_bounds__(kAllThreads, 1) few_linear_kernel(const Params
 }
 
 template <typename T, int columns>
-void launch_columns(const Params& p, const FewLinearArgs& args, const Context& context) {
+void launch_columns(const Params& p, const SkinnyLinearArgs& args, const Context& context) {
   Launch how;
   how.grid = dim3(static_cast<unsigned>(blocks_for(args.outputs, context.device.multiprocessors)));
   how.threads = kAllThreads;
   how.shared_bytes = static_cast<std::size_t>(p.layout.bytes);
   how.overlap = true;
-  const auto go = [&](auto kernel) { launch(kernel, p, how, context, "few_linear"); };
+  const auto go = [&](auto kernel) { launch(kernel, p, how, context, "skinny_linear"); };
   if (args.norm == nullptr) {
-    args.swiglu ? go(few_linear_kernel<T, columns, false, true>)
-                : go(few_linear_kernel<T, columns, false, false>);
+    args.swiglu ? go(skinny_linear_kernel<T, columns, false, true>)
+                : go(skinny_linear_kernel<T, columns, false, false>);
   } else {
-    args.swiglu ? go(few_linear_kernel<T, columns, true, true>)
-                : go(few_linear_kernel<T, columns, true, false>);
+    args.swiglu ? go(skinny_linear_kernel<T, columns, true, true>)
+                : go(skinny_linear_kernel<T, columns, true, false>);
   }
 }
 
 template <typename T>
-void launch_typed(const Params& p, const FewLinearArgs& args, const Context& context) {
+void launch_typed(const Params& p, const SkinnyLinearArgs& args, const Context& context) {
   columns_for(args.rows) == 8 ? launch_columns<T, 8>(p, args, context)
                               : launch_columns<T, 16>(p, args, context);
 }
 
 }  // namespace
-}  // namespace few
+}  // namespace skinny
 
-void few_linear(const FewLinearArgs& args, const Context& context) {
-  constexpr const char* kOp = "few_linear";
+void skinny_linear(const SkinnyLinearArgs& args, const Context& context) {
+  constexpr const char* kOp = "skinny_linear";
   if (!context.device.hopper()) {
     bad_argument(kOp, "x", "a tensor on a CUDA device of compute capability 9.0",
                  concat(context.device.major, ".", context.device.minor));
   }
-  if (!check_few_linear(args, static_cast<std::int64_t>(context.device.shared_memory))) return;
-  const few::Params p = {args.x,
-                         args.norm,
-                         args.weight,
-                         args.bias,
-                         args.residual,
-                         args.y,
-                         static_cast<int>(args.rows),
-                         static_cast<int>(args.size),
-                         static_cast<int>(args.outputs),
-                         static_cast<float>(args.eps),
-                         args.settled,
-                         few::Layout(args.rows, args.size, args.norm != nullptr)};
+  if (!check_skinny_linear(args, static_cast<std::int64_t>(context.device.shared_memory))) return;
+  const skinny::Params p = {args.x,
+                            args.norm,
+                            args.weight,
+                            args.bias,
+                            args.residual,
+                            args.y,
+                            static_cast<int>(args.rows),
+                            static_cast<int>(args.size),
+                            static_cast<int>(args.outputs),
+                            static_cast<float>(args.eps),
+                            args.settled,
+                            skinny::Layout(args.rows, args.size, args.norm != nullptr)};
   if (prints_plans()) {
-    print_plan(
-        kOp,
-        concat(args.rows, " x ", args.size, " to ", args.outputs, ", ", name_of(args.dtype),
-               args.norm != nullptr ? ", norm" : "", args.swiglu ? ", swiglu" : ""),
-        few::describe(args.rows, p.layout, few::blocks_for(args.outputs, context.device.multiprocessors)));
+    print_plan(kOp,
+               concat(args.rows, " x ", args.size, " to ", args.outputs, ", ", name_of(args.dtype),
+                      args.norm != nullptr ? ", norm" : "", args.swiglu ? ", swiglu" : ""),
+               skinny::describe(args.rows, p.layout,
+                                skinny::blocks_for(args.outputs, context.device.multiprocessors)));
   }
   if (args.dtype == DType::bf16) {
-    few::launch_typed<__nv_bfloat16>(p, args, context);
+    skinny::launch_typed<__nv_bfloat16>(p, args, context);
   } else {
-    few::launch_typed<__half>(p, args, context);
+    skinny::launch_typed<__half>(p, args, context);
   }
 }
 

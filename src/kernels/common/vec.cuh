@@ -1,5 +1,5 @@
-// Pieces of 16 bytes, or single elements where sizes or addresses do not allow it: how kernels that are bound
-// by memory read and write rows.
+// Vectorised loads and stores of 16 bytes, or single elements where sizes or addresses do not allow it: how
+// kernels that are bound by memory read and write rows.
 #pragma once
 
 #include <climits>
@@ -13,18 +13,18 @@
 namespace gsa::cuda {
 
 template <typename T, int width>
-struct alignas(sizeof(T) * width) Piece {
+struct alignas(sizeof(T) * width) Vec {
   T value[width];
 };
 
 template <typename T, int width>
-__device__ __forceinline__ Piece<T, width> load_piece(const T* from) {
-  return *reinterpret_cast<const Piece<T, width>*>(from);
+__device__ __forceinline__ Vec<T, width> load_vec(const T* from) {
+  return *reinterpret_cast<const Vec<T, width>*>(from);
 }
 
 template <typename T, int width>
-__device__ __forceinline__ void store_piece(T* to, const Piece<T, width>& piece) {
-  *reinterpret_cast<Piece<T, width>*>(to) = piece;
+__device__ __forceinline__ void store_vec(T* to, const Vec<T, width>& vec) {
+  *reinterpret_cast<Vec<T, width>*>(to) = vec;
 }
 
 // Calls body with a value of the element type; false, and no call, where kernels have none for it.
@@ -46,11 +46,11 @@ bool with_element(DType dtype, const Body& body) {
   return false;
 }
 
-// Calls body.operator()<element type, width of pieces>(): pieces of 16 bytes where every size (in elements)
+// Calls body.operator()<element type, width of a Vec>(): vectors of 16 bytes where every size (in elements)
 // is a multiple of them and every pointer is aligned, single elements otherwise.
 template <typename Body>
-void with_pieces(const char* op, DType dtype, std::initializer_list<std::int64_t> sizes,
-                 std::initializer_list<const void*> pointers, const Body& body) {
+void with_vec(const char* op, DType dtype, std::initializer_list<std::int64_t> sizes,
+              std::initializer_list<const void*> pointers, const Body& body) {
   bool aligned = true;
   for (const void* pointer : pointers) aligned &= reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
   const auto typed = [&]<typename T>(T) {
@@ -76,7 +76,7 @@ inline unsigned blocks_for(const char* op, std::int64_t items, std::int64_t each
 
 // sigmoid(z) within the rounding of float; for 16-bit results within 2^-20.
 template <typename T>
-__device__ __forceinline__ float piece_sigmoid(float z) {
+__device__ __forceinline__ float vec_sigmoid(float z) {
   if constexpr (sizeof(T) == 4) {
     return __frcp_rn(1.0f + expf(-z));
   } else {

@@ -1,11 +1,11 @@
-// few_linear against its reference: sizes that leave rests everywhere, rows beside others and alone, chains
-// of kernels that overlap, NaN.
+// skinny_linear against its reference: sizes that leave remainders everywhere, rows beside others and alone,
+// chains of kernels that overlap, NaN.
 #include <gtest/gtest.h>
 
 #include "cuda_call.h"
-#include "kernels/few_linear/few_linear_cuda.h"
+#include "kernels/skinny_linear/skinny_linear_cuda.h"
 #include "problems.h"
-#include "reference/few_linear.h"
+#include "reference/skinny_linear.h"
 
 namespace gsa::testing {
 namespace {
@@ -61,7 +61,7 @@ struct Problem {
     const Tensor beside = c.residual ? residual.slice(first, first + rows) : Tensor();
     Tensor y(dtype, rows, 1, c.outputs);
     CudaCall call;
-    FewLinearArgs args = {dtype, rows, c.size, c.outputs, c.swiglu, kEps};
+    SkinnyLinearArgs args = {dtype, rows, c.size, c.outputs, c.swiglu, kEps};
     const auto bytes = [&](std::int64_t elements) {
       return elements * static_cast<std::int64_t>(size_of(dtype));
     };
@@ -72,14 +72,14 @@ struct Problem {
     args.residual = call.input(beside.data(), bytes(rows * c.outputs));
     args.y = call.output(y.data(), bytes(rows * c.outputs));
     args.settled = settled;
-    call.run([&](const cuda::Context& context) { cuda::few_linear(args, context); });
+    call.run([&](const cuda::Context& context) { cuda::skinny_linear(args, context); });
     return y;
   }
   Tensor run(bool settled = false) const { return run(0, c.rows, settled); }
 
   template <typename Real>
   std::vector<Real> expected() const {
-    reference::FewLinear<Real> in;
+    reference::SkinnyLinear<Real> in;
     in.x = x.values<Real>();
     in.norm = norm.values<Real>();
     in.weight = weight.values<Real>();
@@ -88,20 +88,20 @@ struct Problem {
     in.size = c.size;
     in.swiglu = c.swiglu;
     in.eps = static_cast<Real>(kEps);
-    return reference::few_linear(
+    return reference::skinny_linear(
         in, [&](Real value) { return static_cast<Real>(round_to(dtype, static_cast<double>(value))); });
   }
 };
 
-class FewLinearOnCuda : public ::testing::TestWithParam<std::tuple<DType, Case>> {
+class SkinnyLinearOnCuda : public ::testing::TestWithParam<std::tuple<DType, Case>> {
  protected:
   void SetUp() override {
-    if (!cuda::current_device().hopper()) GTEST_SKIP() << "few_linear is for compute capability 9.0";
+    if (!cuda::current_device().hopper()) GTEST_SKIP() << "skinny_linear is for compute capability 9.0";
   }
-  ~FewLinearOnCuda() override { CudaCall::as_graph(false); }
+  ~SkinnyLinearOnCuda() override { CudaCall::as_graph(false); }
 };
 
-TEST_P(FewLinearOnCuda, MatchesTheReference) {
+TEST_P(SkinnyLinearOnCuda, MatchesTheReference) {
   const auto& [dtype, c] = GetParam();
   const Problem problem(dtype, c, 31);
   const std::vector<double> exact = problem.expected<double>();
@@ -112,7 +112,7 @@ TEST_P(FewLinearOnCuda, MatchesTheReference) {
   }
 }
 
-TEST_P(FewLinearOnCuda, RowsDoNotDependOnTheirNeighbours) {
+TEST_P(SkinnyLinearOnCuda, RowsDoNotDependOnTheirNeighbours) {
   const auto& [dtype, c] = GetParam();
   const Problem problem(dtype, c, 32);
   const Tensor all = problem.run();
@@ -123,7 +123,7 @@ TEST_P(FewLinearOnCuda, RowsDoNotDependOnTheirNeighbours) {
   EXPECT_TRUE(same_bits(problem.run(half, c.rows - half, true), all.slice(half, c.rows)));
 }
 
-TEST_P(FewLinearOnCuda, NanStaysInItsRow) {
+TEST_P(SkinnyLinearOnCuda, NanStaysInItsRow) {
   const auto& [dtype, c] = GetParam();
   Problem problem(dtype, c, 33);
   const Tensor clean = problem.run();
@@ -137,7 +137,7 @@ TEST_P(FewLinearOnCuda, NanStaysInItsRow) {
   for (std::int64_t n = 0; n < c.outputs; ++n) ASSERT_TRUE(std::isnan(dirty.at(row, 0, n))) << n;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, FewLinearOnCuda,
+INSTANTIATE_TEST_SUITE_P(Cuda, SkinnyLinearOnCuda,
                          ::testing::Combine(::testing::Values(DType::bf16, DType::f16),
                                             ::testing::ValuesIn(kCases)),
                          [](const auto& p) {
@@ -147,8 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Cuda, FewLinearOnCuda,
 
 // Eight layers of a chain in which every kernel reads what the one before it wrote, in place, and begins
 // before it has ended: as a graph and directly the same bits as one product at a time.
-TEST(FewLinearChain, OverlappingKernelsGiveWhatSingleOnesGive) {
-  if (!cuda::current_device().hopper()) GTEST_SKIP() << "few_linear is for compute capability 9.0";
+TEST(SkinnyLinearChain, OverlappingKernelsGiveWhatSingleOnesGive) {
+  if (!cuda::current_device().hopper()) GTEST_SKIP() << "skinny_linear is for compute capability 9.0";
   constexpr std::int64_t kRows = 5, kSize = 1024, kInner = 1536, kLayers = 8;
   Random random(34);
   const auto normal = [&](std::int64_t rows, std::int64_t size, double spread) {
@@ -166,7 +166,7 @@ TEST(FewLinearChain, OverlappingKernelsGiveWhatSingleOnesGive) {
     Tensor x = start, inner(DType::bf16, kRows, 1, kInner);
     const auto enqueue = [&](CudaCall& call, std::int64_t n, bool is_down, const cuda::Context* context) {
       const Tensor& weight = is_down ? down[static_cast<std::size_t>(n)] : up[static_cast<std::size_t>(n)];
-      FewLinearArgs args;
+      SkinnyLinearArgs args;
       args.rows = kRows;
       args.size = is_down ? kInner : kSize;
       args.outputs = is_down ? kSize : kInner;
@@ -180,7 +180,7 @@ TEST(FewLinearChain, OverlappingKernelsGiveWhatSingleOnesGive) {
       args.residual = is_down ? stream : nullptr;
       args.norm = is_down ? nullptr : call.input(norm.data(), kSize * 2);
       args.weight = call.input(weight.data(), weight.tokens() * weight.size() * 2);
-      if (context != nullptr) cuda::few_linear(args, *context);
+      if (context != nullptr) cuda::skinny_linear(args, *context);
     };
     std::vector<std::pair<std::int64_t, bool>> order;
     for (std::int64_t n = 0; n < kLayers; ++n) {
@@ -212,7 +212,7 @@ TEST(FewLinearChain, OverlappingKernelsGiveWhatSingleOnesGive) {
   CudaCall::as_graph(false);
 }
 
-TEST(FewLinearArguments, OtherDevicesAreRefused) {
+TEST(SkinnyLinearArguments, OtherDevicesAreRefused) {
   const Problem problem(DType::bf16, kCases[0], 35);
   const cuda::Device other = {8, 0, 108, 163 * 1024};
   CudaCall::pretend(&other);

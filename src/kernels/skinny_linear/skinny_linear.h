@@ -1,6 +1,6 @@
-// few_linear: the product of a few rows with a matrix of weights, together with what stands before and behind
-// it in a decoding step. Such a product is bound by reading the weights; what counts is that nothing else
-// takes time.
+// skinny_linear: the product of a few rows with a matrix of weights, together with what stands before and
+// behind it in a decoding step. Such a product is bound by reading the weights; what counts is that nothing
+// else takes time.
 //
 //   h = x                                        or x rstd(x) norm, rounded (rms_norm.h)
 //   z = h weight^T + bias                        in float, rounded once
@@ -16,12 +16,12 @@
 
 namespace gsa {
 
-inline constexpr std::int64_t kMostFewRows = 16;
+inline constexpr std::int64_t kMaxSkinnyRows = 16;
 
-// Tensors lie without gaps, aligned to 16 bytes.
-struct FewLinearArgs {
+// Tensors are contiguous, aligned to 16 bytes.
+struct SkinnyLinearArgs {
   DType dtype = DType::bf16;  // of all tensors: bf16 or f16
-  std::int64_t rows = 0;      // at most kMostFewRows
+  std::int64_t rows = 0;      // at most kMaxSkinnyRows
   std::int64_t size = 0;      // of a row of x; a multiple of 16
   std::int64_t outputs = 0;   // of a row of y
   bool swiglu = false;        // excludes bias and residual
@@ -39,8 +39,8 @@ struct FewLinearArgs {
   bool settled = false;
 };
 
-// Whether few_linear takes a product of these sizes on a device with so much shared memory for a block. The
-// rows of a normed x lie in shared memory together.
-bool few_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int64_t shared_memory);
+// Whether skinny_linear takes a product of these sizes on a device with so much shared memory for a block.
+// The rows of a normed x lie in shared memory together.
+bool skinny_linear_takes(std::int64_t rows, std::int64_t size, bool norm, std::int64_t shared_memory);
 
 }  // namespace gsa

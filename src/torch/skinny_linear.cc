@@ -1,4 +1,4 @@
-// few_linear. On the CPU the operators that it stands for run one by one.
+// skinny_linear. On the CPU the operators that it stands for run one by one.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -7,8 +7,13 @@
 #include "torch/backend.h"
 #include "torch/operators.h"
 #include "torch/ops.h"
+#include "torch/schema.h"
 
 namespace gsa::binding {
+
+namespace {
+constexpr const char* kNames[] = {"skinny_linear", "few_linear"};  // the second: deprecated, for one release
+}
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // h weight^T + bias for x [rows, size] and weight [outputs, size], where h is x, or x normalised and times
@@ -16,21 +21,24 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // silu(g) u of the product [g | u]. On a CUDA device: compute capability 9.0, at most 16 rows of bfloat16
   // or float16. settled: norm, weight and bias were complete before the last kernels on the stream began. No
   // gradient.
-  m.def(
-      "few_linear(Tensor x, Tensor weight, Tensor? norm=None, Tensor? bias=None, Tensor? residual=None, *, "
-      "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor");
+  for (const char* const name : kNames) {
+    schema::define(
+        m, name,
+        "(Tensor x, Tensor weight, Tensor? norm=None, Tensor? bias=None, Tensor? residual=None, *, "
+        "float eps=0.0, bool swiglu=False, bool settled=False) -> Tensor");
+  }
 }
 
 namespace {
 
-constexpr char kOp[] = "few_linear";
+constexpr char kOp[] = "skinny_linear";
 
 // ---- Arguments
 
 // The registered signature; `run` is the implementation or the fake kernel.
-template <Tensor (*run)(const ops::FewLinearInputs& in)>
-Tensor few_linear_by(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
-                     const OptTensor& residual, double eps, bool swiglu, bool settled) {
+template <Tensor (*run)(const ops::SkinnyLinearInputs& in)>
+Tensor skinny_linear_by(const Tensor& x, const Tensor& weight, const OptTensor& norm, const OptTensor& bias,
+                        const OptTensor& residual, double eps, bool swiglu, bool settled) {
   return run({.x = x,
               .weight = weight,
               .norm = norm,
@@ -41,14 +49,14 @@ Tensor few_linear_by(const Tensor& x, const Tensor& weight, const OptTensor& nor
               .settled = settled});
 }
 
-void check_swiglu_alone(const ops::FewLinearInputs& in) {
+void check_swiglu_alone(const ops::SkinnyLinearInputs& in) {
   if (in.swiglu && (in.bias || in.residual)) {
     bad_argument(kOp, "swiglu", "neither bias nor residual beside it", in.bias ? "a bias" : "a residual");
   }
 }
 
 // Returns the number of outputs.
-std::int64_t check_tensors(const ops::FewLinearInputs& in) {
+std::int64_t check_tensors(const ops::SkinnyLinearInputs& in) {
   check_rank(kOp, "x", in.x, 2, "[rows, size]");
   check_rank(kOp, "weight", in.weight, 2, "[outputs, size]");
   dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
@@ -69,8 +77,8 @@ std::int64_t check_tensors(const ops::FewLinearInputs& in) {
 
 // ---- Implementation
 
-// The operators that few_linear stands for, one by one.
-Tensor by_torch(const ops::FewLinearInputs& in) {
+// The operators that skinny_linear stands for, one by one.
+Tensor by_torch(const ops::SkinnyLinearInputs& in) {
   // Autocast would change the type of the product inside; our operators keep that of their arguments.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Tensor h = in.norm ? ops::rms_norm(in.x, {}, *in.norm, in.eps).y : in.x;
@@ -78,9 +86,9 @@ Tensor by_torch(const ops::FewLinearInputs& in) {
   return in.swiglu ? ops::swiglu(z) : in.residual ? *in.residual + z : z;
 }
 
-Tensor by_kernel(const ops::FewLinearInputs& in, std::int64_t outputs) {
+Tensor by_kernel(const ops::SkinnyLinearInputs& in, std::int64_t outputs) {
   const std::unique_ptr<Backend> backend = backend_of(in.x);
-  // Tensors without gaps that begin where 16 bytes do stay as they are; a copy of a weight would be a kernel
+  // Contiguous tensors that begin where 16 bytes do stay as they are; a copy of a weight would be a kernel
   // that has just begun.
   std::vector<Tensor> held;
   bool copied = false;
@@ -92,7 +100,7 @@ Tensor by_kernel(const ops::FewLinearInputs& in, std::int64_t outputs) {
     copied |= constant && !held.back().is_same(*tensor);
     return held.back().const_data_ptr();
   };
-  FewLinearArgs args;
+  SkinnyLinearArgs args;
   args.dtype = dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
   args.rows = in.x.size(0);
   args.size = in.x.size(1);
@@ -107,18 +115,24 @@ Tensor by_kernel(const ops::FewLinearInputs& in, std::int64_t outputs) {
   args.settled = in.settled && !copied;
   const Tensor y = empty(kOp, "x", {args.rows, outputs}, in.x.scalar_type(), in.x.device());
   args.y = y.numel() > 0 ? y.mutable_data_ptr() : nullptr;
-  backend->few_linear(args);
+  backend->skinny_linear(args);
   return y;
 }
 
-Tensor few_linear(const ops::FewLinearInputs& in) {
+Tensor skinny_linear(const ops::SkinnyLinearInputs& in) {
   const std::int64_t outputs = check_tensors(in);
   return in.x.is_cuda() ? by_kernel(in, outputs) : by_torch(in);
 }
 
+Tensor few_linear(const ops::SkinnyLinearInputs& in) {
+  TORCH_WARN_ONCE(
+      "gsa::few_linear is now called gsa::skinny_linear; the old name goes with the next release");
+  return binding::skinny_linear(in);
+}
+
 // ---- Fake kernel
 
-Tensor few_linear_fake(const ops::FewLinearInputs& in) {
+Tensor skinny_linear_fake(const ops::SkinnyLinearInputs& in) {
   const Tensor &x = in.x, &weight = in.weight;
   check_rank(kOp, "x", x, 2, "[rows, size]");
   check_rank(kOp, "weight", weight, 2, "[outputs, size]");
@@ -135,24 +149,32 @@ Tensor few_linear_fake(const ops::FewLinearInputs& in) {
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "few_linear", &few_linear_by<few_linear>); }
-TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("few_linear", &few_linear_by<few_linear_fake>); }
-TORCH_LIBRARY_IMPL(gsa, Autograd, m) { m.impl("few_linear", not_differentiable()); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "skinny_linear", &skinny_linear_by<skinny_linear>);
+  implement(m, "few_linear", &skinny_linear_by<few_linear>);
+}
+TORCH_LIBRARY_IMPL(gsa, Meta, m) {
+  for (const char* const name : kNames) m.impl(name, &skinny_linear_by<skinny_linear_fake>);
+}
+TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
+  for (const char* const name : kNames) m.impl(name, not_differentiable());
+}
 
 }  // namespace gsa::binding
 
 namespace gsa::ops {
 
-Tensor few_linear(const FewLinearInputs& in) {
-  static const auto op = binding::find_operator<decltype(binding::few_linear_by<nullptr>)>("gsa::few_linear");
+Tensor skinny_linear(const SkinnyLinearInputs& in) {
+  static const auto op =
+      binding::find_operator<decltype(binding::skinny_linear_by<nullptr>)>("gsa::skinny_linear");
   return op.call(in.x, in.weight, in.norm, in.bias, in.residual, in.eps, in.swiglu, in.settled);
 }
 
-bool few_linear_serves(const at::Device& device, at::ScalarType type, std::int64_t rows, std::int64_t size,
-                       bool norm) {
+bool skinny_linear_serves(const at::Device& device, at::ScalarType type, std::int64_t rows, std::int64_t size,
+                          bool norm) {
   const bool half = type == at::kBFloat16 || type == at::kHalf;
   return device.is_cuda() && half && binding::cuda_built() &&
-         binding::cuda_backend(device)->few_linear_takes(rows, size, norm);
+         binding::cuda_backend(device)->skinny_linear_takes(rows, size, norm);
 }
 
 }  // namespace gsa::ops

@@ -1,4 +1,5 @@
-// The order of attend_backward's tiles (attend_backward_plan.h), written out on the device.
+// The tile scheduler of attend_backward (attend_backward_plan.h): the order of its tiles, written out on the
+// device.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ const UnionTile* dense_tiles(const DeviceSequences& sequences, int tile_queries,
 
 // Writes tile * kv_heads + key/value head of every ticket, [tiles, kv_heads]. tile: sequence after sequence.
 // Both are device memory.
-void order_chains(const UnionTile* tile, int tiles, const DeviceSequences& sequences, int kv_heads,
-                  const ChainOrder& order, int* tickets, const Context& context);
+void schedule_tiles(const UnionTile* tile, int tiles, const DeviceSequences& sequences, int kv_heads,
+                    const TileSchedule& schedule, int* tickets, const Context& context);
 
 }  // namespace gsa::cuda
