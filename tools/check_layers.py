@@ -12,7 +12,7 @@ Rules, with the name each finding carries:
     room          in an operator's folder, a room includes of the other rooms only those listed for it in ROOMS, and
                   what runs on the CPU (cpu/, *_cpu.*, *.cc) includes no .cuh
     framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/infer/core, src/kernels,
-                  src/model, src/plot and their tests
+                  src/model, src/plot, src/ruler and their tests
     public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
     path          project includes are written from src/ or include/, never with '..' or from the file's own folder
     unknown       every folder of src/ is a known layer, every folder of an operator a known room
@@ -30,11 +30,12 @@ MAX_LINES = 700
 # What a layer may include, itself aside. cli -> train, eval, infer -> nn -> torch -> kernels -> core; among the
 # three programs of the middle, train may evaluate and evaluation may generate, never the other way. What knows no
 # tensor stands beside: data (text and tokens), model (what of a model is no tensor), infer/core (what of inference is
-# none) and plot (charts). demo is a program made of them all.
+# none), plot (charts) and ruler (a benchmark's prompts and scores). demo is a program made of them all.
 ALLOWED = {
     "core": set(),
     "data": {"core"},
     "plot": {"core"},
+    "ruler": {"plot", "core"},
     "kernels": {"core"},
     "model": {"kernels", "core"},
     "torch": {"kernels", "core"},
@@ -46,7 +47,7 @@ ALLOWED = {
 }
 ALLOWED["demo"] = {"train"} | ALLOWED["train"]
 ALLOWED["python"] = {"train"} | ALLOWED["train"]
-ALLOWED["cli"] = {"demo"} | ALLOWED["demo"]
+ALLOWED["cli"] = {"demo", "ruler"} | ALLOWED["demo"]
 # Folders of src/kernels/ that are no operators, and which others of them they may include.
 SHARED = {"common": set(), "scores": {"common"}, "attention": {"common"}}
 # Folders within an operator's, by who runs what is in them, and which of the others they may include. cuda is what
@@ -61,12 +62,14 @@ FRAMEWORK_FREE = (
     "src/kernels/",
     "src/model/",
     "src/plot/",
+    "src/ruler/",
     "tests/data/",
     "tests/infer/core/",
     "tests/kernels/",
     "tests/model/",
     "tests/plot/",
     "tests/reference/",
+    "tests/ruler/",
 )
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 
@@ -181,6 +184,7 @@ CLEAN = {
     "src/infer/decode.h": '#pragma once\n#include "nn/attention.h"\n#include "infer/core/sampling.h"\n',
     "src/plot/plot.h": '#pragma once\n#include "core/parallel.h"\n',
     "src/eval/charts.h": '#pragma once\n#include "plot/plot.h"\n#include "infer/core/sampling.h"\n',
+    "src/ruler/report.h": '#pragma once\n#include "plot/plot.h"\n',
     "src/data/dataset.h": '#pragma once\n#include "core/parallel.h"\n',
     "src/train/loop.h": '#pragma once\n#include "infer/decode.h"\n#include "data/dataset.h"\n',
     "src/cli/main.cc": '#include "train/loop.h"\n',
@@ -213,6 +217,8 @@ BROKEN = {
     "src/infer/core/framework.cc": ("framework", "#include <ATen/ATen.h>\n"),
     "src/plot/up.cc": ("layer", '#include "eval/charts.h"\n'),
     "src/plot/framework.cc": ("framework", "#include <torch/torch.h>\n"),
+    "src/ruler/up.cc": ("layer", '#include "infer/decode.h"\n'),
+    "src/ruler/framework.cc": ("framework", "#include <torch/torch.h>\n"),
     "src/data/up.cc": ("layer", '#include "kernels/select/select.h"\n'),
     "src/nn/data.cc": ("layer", '#include "data/dataset.h"\n'),
     "src/core/framework.cc": ("framework", '#include "c10/util/Half.h"\n'),

@@ -14,6 +14,7 @@
 
 #include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/engine_options.h"
 #include "cli/generate_output.h"
 #include "cli/interrupt.h"
 #include "cli/model_options.h"
@@ -24,7 +25,6 @@
 #include "infer/generate.h"
 #include "kernels/decode/decode.h"
 #include "model/cost.h"
-#include "nn/device.h"
 #include "nn/model_io.h"
 #include "torch/threads.h"
 
@@ -33,14 +33,10 @@ namespace {
 
 using namespace gsa::infer;
 
-struct Options {
+struct Options : EngineChoices {
   std::string folder, source;
   std::vector<std::string> prompts, files;
   std::optional<double> extend;
-  std::string device = "auto", dtype = "auto", phase;
-  std::optional<int> index_bits;
-  std::optional<std::int64_t> chunk, cache_mib;
-  std::int64_t threads = 0;
   std::string load_cache, save_cache;
   GenerateOptions generate;
   bool echo = false, json = false, stats = false;
@@ -161,34 +157,7 @@ std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& confi
   return meant - prompt;
 }
 
-// ---- the model
-
-EngineOptions engine_options(const Options& options, const nn::ModelConfig& config, at::ScalarType stored) {
-  EngineOptions engine;
-  engine.device = nn::device_by_name(options.device);
-  if (options.device == "auto" && engine.device.is_cpu() && torch::cuda::is_available()) {
-    std::cerr << "note: there is a GPU, but this build has no CUDA operators: running on the CPU\n";
-  }
-  const bool half = stored == at::kBFloat16 || stored == at::kHalf;
-  engine.dtype = options.dtype == "bfloat16"      ? at::kBFloat16
-                 : options.dtype == "float16"     ? at::kHalf
-                 : options.dtype == "float32"     ? at::kFloat
-                 : engine.device.is_cpu() || half ? stored
-                                                  : at::kBFloat16;
-  if (!options.phase.empty())
-    engine.phase = checking_option("--phase", [&] { return nn::phase_by_name(options.phase); });
-  if (options.index_bits) {
-    if (*options.index_bits != 8)
-      throw UsageError(concat("--index-bits: expected 8, got ", *options.index_bits));
-    if (!config.attention.sparse)
-      throw UsageError("--index-bits: expected a model with an indexer, got a dense one");
-    engine.index_int8 = true;
-  }
-  engine.chunk = options.chunk;
-  if (options.cache_mib) engine.cache_bytes = *options.cache_mib << 20;
-  engine.count_keys = options.stats;
-  return engine;
-}
+// ---- the prompts' sequences
 
 // A prompt's sequence and the tokens that go behind it.
 struct Input {
@@ -261,7 +230,9 @@ class Generator {
     check_prompts(config);
     nn::Model model = nn::load_model(options_.folder, {.config = config}).model;
     const at::ScalarType stored = model->output_weight().scalar_type();
-    Engine engine(std::move(model), engine_options(options_, config, stored));
+    EngineOptions how = engine_options(options_, config, stored);
+    how.count_keys = options_.stats;
+    Engine engine(std::move(model), how);
     make_inputs(engine);
     std::int64_t longest = 0;
     for (const Input& input : inputs_) longest = std::max(longest, input.length());
@@ -469,31 +440,7 @@ void add_generate(CLI::App& app, Run& run) {
 
   const char* kModel = "The model and its cache";
   add_extend_option(*command, options->extend, kModel);
-  command->add_option("--device", options->device, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str()
-      ->group(kModel);
-  command
-      ->add_option("--dtype", options->dtype,
-                   "bfloat16, float16, float32; auto: as stored, on a GPU bfloat16")
-      ->check(CLI::IsMember({"auto", "bfloat16", "float16", "float32"}))
-      ->capture_default_str()
-      ->group(kModel);
-  command->add_option("--phase", options->phase, "dense: attend to everything, whatever the model selects")
-      ->group(kModel);
-  command->add_option("--index-bits", options->index_bits, "8: indexer keys in 8 bits; default: as the cache")
-      ->group(kModel);
-  command->add_option("--chunk", options->chunk, "tokens of a prompt that are read at a time")
-      ->check(positive_whole())
-      ->group(kModel);
-  command
-      ->add_option("--cache-limit", options->cache_mib,
-                   "MiB that the cache may take; default: 90 % of what is free")
-      ->check(positive_whole())
-      ->group(kModel);
-  command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
-      ->check(whole_in(1, binding::kMaxThreads))
-      ->group(kModel);
+  add_engine_options(*command, *options, kModel);
   command->add_option("--load-cache", options->load_cache, "go on behind what this file holds")
       ->group(kModel);
   command
