@@ -29,6 +29,7 @@
 #include "nn/model_io.h"
 #include "ruler/report.h"
 #include "ruler/run.h"
+#include "torch/tensor_checks.h"
 #include "torch/threads.h"
 
 namespace gsa::cli {
@@ -193,15 +194,12 @@ OrderedJson run_json(const Options& options, const Material& material, const std
 
 class EngineSubject {
  public:
-  EngineSubject(const Options& options, const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+  EngineSubject(nn::Model model, const infer::EngineOptions& options, const data::Tokenizer& tokenizer,
                 std::int64_t longest)
-      : tokenizer_(tokenizer) {
-    nn::Model model = nn::load_model(options.folder, {.config = config}).model;
-    const at::ScalarType stored = model->output_weight().scalar_type();
-    engine_.emplace(std::move(model), engine_options(options, config, stored));
-    if (infer::fitting_sequences(*engine_, longest) == 0) {  // before hours of shorter ones
-      throw Error(concat("the cache has room for ", grouped(engine_->cache().room()), " tokens (",
-                         format_bytes(engine_->cache_use().budget), "), and --lengths asks for ",
+      : tokenizer_(tokenizer), engine_(std::move(model), options) {
+    if (infer::fitting_sequences(engine_, longest) == 0) {  // before hours of shorter ones
+      throw Error(concat("the cache has room for ", grouped(engine_.cache().room()), " tokens (",
+                         format_bytes(engine_.cache_use().budget), "), and --lengths asks for ",
                          grouped(longest),
                          "; --cache-limit raises it, --dtype bfloat16 halves what 32 bits take"));
     }
@@ -209,10 +207,10 @@ class EngineSubject {
 
   Subject subject() {
     // On a CPU more at once saves nothing, and what is answered goes to the disk by batches.
-    const std::int64_t max_batch = engine_->options().device.is_cpu() ? 32 : kMaxDecodeSequences;
+    const std::int64_t max_batch = engine_.options().device.is_cpu() ? 32 : kMaxDecodeSequences;
     return {.batch =
                 [this, max_batch](std::int64_t length) {
-                  return std::min(max_batch, infer::fitting_sequences(*engine_, length));
+                  return std::min(max_batch, infer::fitting_sequences(engine_, length));
                 },
             .answer = [this](const Task& task, std::span<const Sample> samples,
                              const auto& progress) { return answer(task, samples, progress); }};
@@ -229,8 +227,7 @@ class EngineSubject {
                                            progress(static_cast<double>(read) / static_cast<double>(total));
                                          },
                                      .cancelled = interrupted};
-    const infer::GenerateResult result =
-        infer::generate_shared(*engine_, tokenizer_, prompts, greedy, events);
+    const infer::GenerateResult result = infer::generate_shared(engine_, tokenizer_, prompts, greedy, events);
     std::vector<std::string> texts;
     for (const infer::GeneratedText& text : result.texts) {
       if (text.ending == infer::Ending::cancelled) return {};
@@ -240,7 +237,7 @@ class EngineSubject {
   }
 
   const data::Tokenizer& tokenizer_;
-  std::optional<infer::Engine> engine_;
+  infer::Engine engine_;
 };
 
 // ---- output
@@ -365,20 +362,23 @@ int ask_model(Options& options) {
   if (options.extend) extend_by(config, *options.extend);
   const RunOptions run = run_options(options, chosen_lengths(options, config));
   const Material material = read_material(options, run.lengths);
+  const infer::EngineOptions engine =
+      engine_options(options, config, binding::scalar_type(nn::stored_dtype(options.folder)));
 
   const std::filesystem::path folder = options.output;
   const FolderLock lock(folder, "one that another gsa ruler writes to");
   OrderedJson what = run_json(options, material, hex(tokenizer->fingerprint()));
   what["weights"] = hex(checksum_of_files(options.folder));
-  what["dtype"] = options.dtype;
+  what["dtype"] = name_of(nn::dtype_of(*engine.dtype));  // what auto came to: it differs by machine
   what["phase"] = options.phase.empty() ? "as the model is" : options.phase;
-  what["extend"] = options.extend.value_or(1);
+  what["extend"] = config.attention.rope.yarn.factor;  // the model's own where none was asked for
   what["index_bits"] = options.index_bits ? OrderedJson(*options.index_bits) : OrderedJson("as the cache");
   check_run(folder, what, "--output");
 
   std::optional<EngineSubject> subject;
   const auto open = [&] {
-    subject.emplace(options, config, *tokenizer, run.lengths.back());
+    subject.emplace(nn::load_model(options.folder, {.config = config}).model, engine, *tokenizer,
+                    run.lengths.back());
     return subject->subject();
   };
   std::optional<Progress> progress;

@@ -91,6 +91,22 @@ def test_the_whole_command(gsa, model):
     assert "18 samples answered" in ruler(gsa, *arguments[:-1], "elsewhere", "--seed", 7)
 
 
+def test_a_run_is_of_the_type_and_extension_it_came_to(gsa, model):
+    folder = gsa.folder / "extended"
+    shutil.copytree(model, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 2048
+    config["rope_scaling"] = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    arguments = (folder, "--tasks", "niah_single_1", "--lengths", 768, "--samples", 1, "--device", "cpu")
+    ruler(gsa, *arguments)
+    run = json.loads((gsa.folder / "ruler" / "run.json").read_text(encoding="utf-8"))
+    assert (run["dtype"], run["extend"]) == ("float32", 2)
+    assert "nothing to do" in ruler(gsa, *arguments, "--dtype", "float32", "--extend", 2)
+    assert "a run with extend 2.0, this one has 1.0" in ruler(gsa, *arguments, "--extend", 1, status=1)
+    assert 'a run with dtype "float32", this one has "bfloat16"' in ruler(gsa, *arguments, "--dtype", "bfloat16", status=1)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_cut_off_goes_on(gsa, model, how):
     arguments = ("ruler", model, "--tasks", "niah_single_1,fwe", "--lengths", 768, "--samples", 12, "--device", "cpu",
