@@ -50,7 +50,7 @@ SampleMaker::SampleMaker(const Task& task, std::int64_t length, std::uint64_t se
     while (example_lines_ < max_tokens && tokens(example_lines_ + 1) <= max_tokens) ++example_lines_;
   }
   // The first sample says how much haystack the others take, about.
-  if (!try_make(0)) {
+  if (!make(0)) {
     refusal_ = concat("needs at least ", grouped(needed_ + task.new_tokens), " tokens with this tokenizer");
   }
 }
@@ -94,7 +94,7 @@ std::int64_t SampleMaker::available(std::int64_t wanted) {
   return std::min(wanted, static_cast<std::int64_t>(questions_.size()));
 }
 
-std::optional<Sample> SampleMaker::try_make(std::int64_t index) {
+std::optional<Sample> SampleMaker::make(std::int64_t index) {
   std::optional<Sample> sample;
   if (task_.kind == Kind::questions) {
     if (available(index + 1) > index) sample = fit(draft(questions_[static_cast<std::size_t>(index)]));
@@ -105,13 +105,6 @@ std::optional<Sample> SampleMaker::try_make(std::int64_t index) {
   }
   if (sample) sample->index = index;
   return sample;
-}
-
-Sample SampleMaker::make(std::int64_t index) {
-  std::optional<Sample> sample = try_make(index);
-  if (!sample)
-    throw Error(concat(task_.name, ": no sample ", index, " fits into ", grouped(length_), " tokens"));
-  return std::move(*sample);
 }
 
 // The most units that fit, or so many that less than a unit or 1/500 of the length is left. Tokens grow with the

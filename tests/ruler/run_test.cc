@@ -89,7 +89,7 @@ TEST(RulerSamples, fill_the_length_and_never_exceed_it) {
       SampleMaker maker(task, length, 42, material, count_tokens);
       ASSERT_EQ(maker.refusal(), "") << task.name;
       for (std::int64_t i = 0; i < 4; ++i) {
-        const Sample sample = maker.make(i);
+        const Sample sample = maker.make(i).value();
         SCOPED_TRACE(concat(task.name, " ", length, " ", i));
         EXPECT_EQ(sample.tokens, count_tokens(sample.prompt));
         EXPECT_LE(sample.tokens + task.new_tokens, length);
@@ -103,12 +103,12 @@ TEST(RulerSamples, depend_on_seed_and_index_alone) {
   const Material material = everything();
   for (const Task& task : all_tasks()) {
     SampleMaker first(task, 2048, 1, material, count_tokens), second(task, 2048, 1, material, count_tokens);
-    const Sample third = first.make(3);
+    const Sample third = first.make(3).value();
     first.make(7);
     second.make(0);
-    EXPECT_EQ(second.make(3).prompt, third.prompt) << task.name;
-    EXPECT_NE(second.make(4).prompt, third.prompt) << task.name;
-    EXPECT_NE(SampleMaker(task, 2048, 2, material, count_tokens).make(3).prompt, third.prompt) << task.name;
+    EXPECT_EQ(second.make(3)->prompt, third.prompt) << task.name;
+    EXPECT_NE(second.make(4)->prompt, third.prompt) << task.name;
+    EXPECT_NE(SampleMaker(task, 2048, 2, material, count_tokens).make(3)->prompt, third.prompt) << task.name;
   }
 }
 
@@ -134,13 +134,46 @@ TEST(RulerSamples, what_does_not_fit_is_said) {
   SampleMaker asked(task_by_name("qa_1"), 64, 42, material, count_tokens);
   EXPECT_TRUE(asked.refusal().starts_with("needs at least ")) << asked.refusal();
   SampleMaker few(task_by_name("qa_1"), 512, 42, material, count_tokens);
-  EXPECT_EQ(few.make(29).answers.front(), "129");
+  EXPECT_EQ(few.make(29)->answers.front(), "129");
   EXPECT_EQ(few.available(29), 29);
   EXPECT_EQ(few.available(31), 30);
   const TemporaryFolder folder;
   const RunOptions too_many{.tasks = {&task_by_name("qa_1")}, .lengths = {512}, .samples = 31};
   const RunResult result = run(too_many, material, count_tokens, nobody(), folder.path());
   EXPECT_EQ(result.cells[0].skipped, "has 30 questions that fit, for 31 samples");
+}
+
+// The draft of one sample may be too long where those of others fit; what comes after it goes on.
+TEST(RulerRun, a_sample_that_does_not_fit_ends_its_cell_alone) {
+  const TemporaryFolder folder;
+  const RunOptions options{
+      .tasks = {&task_by_name("niah_single_1"), &task_by_name("fwe")}, .lengths = {1024}, .samples = 5};
+  int too_long = 0;
+  const CountTokens count = [&](const std::string& text) {
+    if (too_long == 0) return count_tokens(text);
+    --too_long;
+    return std::int64_t{2000};
+  };
+  const RunEvents events{.progress =
+                             [&](double, double, const std::string& detail) {
+                               if (detail == "niah_single_1 at 1,024, 3 of 5")
+                                 too_long = 16;  // all its draws
+                             },
+                         .finished = nullptr,
+                         .stopped = nullptr};
+  const auto check = [&](const RunResult& result) {
+    EXPECT_TRUE(result.complete);
+    EXPECT_TRUE(result.cells[0].skipped.starts_with("sample 3 does not fit")) << result.cells[0].skipped;
+    EXPECT_EQ(result.cells[1].skipped, "");
+  };
+  const RunResult asked = run(options, {}, count, subject(all_answers), folder.path(), events);
+  check(asked);
+  EXPECT_EQ(asked.answered, 3 + 5);
+  EXPECT_EQ(asked.cells[1].score(), 100);
+  const RunResult written = write_all_prompts(options, {}, count, folder.path(), events);
+  check(written);
+  EXPECT_EQ(written.answered, 5);
+  EXPECT_EQ(count_prompts(folder.path(), task_by_name("niah_single_1"), 1024), 0);
 }
 
 TEST(RulerRun, who_knows_the_answers_scores_100) {
