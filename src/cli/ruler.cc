@@ -286,7 +286,11 @@ void print_report(const Report& report, std::ostream& out) {
 void write_report(const Report& report, const std::filesystem::path& folder) {
   ruler::write_text(folder / "ruler.json", to_json(report).dump(2) + "\n");
   const std::string svg = heat_map(report, /*page=*/false);
-  if (!svg.empty()) ruler::write_text(folder / "ruler.svg", svg);
+  if (svg.empty()) {
+    std::filesystem::remove(folder / "ruler.svg");  // of earlier results
+  } else {
+    ruler::write_text(folder / "ruler.svg", svg);
+  }
   ruler::write_text(folder / "index.html", html_page(report));
 }
 
@@ -394,7 +398,11 @@ int ask_model(Options& options) {
   const RunResult result = ruler::run(run, material, count, open, folder, events);
   progress.reset();
 
-  const Report report{.run = what, .cells = result.cells};
+  // The folder's report, not this command's: earlier ones may have asked for other tasks and lengths, with data that
+  // this one does without.
+  Report report{.run = read_run(folder), .cells = result.cells};
+  report.run["model"] = what["model"];
+  add_answered(report.cells, folder);
   if (result.answered > 0) std::cout << "\n";
   print_report(report, std::cout);
   write_report(report, folder);

@@ -67,7 +67,9 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
   RunResult result{.cells = cells_of(options, material)};
   double total = 0;
   for (Cell& cell : result.cells) {
-    if (cell.skipped.empty()) cell.samples = read_samples(folder, *cell.task, cell.length, options.samples);
+    cell.samples = read_samples(folder, *cell.task, cell.length, options.samples);
+    // What has been answered needs no data.
+    if (static_cast<std::int64_t>(cell.samples.size()) == options.samples) cell.skipped.clear();
     total += tokens_missing(cell, options.samples);
   }
   Work work(events, total);

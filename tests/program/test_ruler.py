@@ -90,6 +90,15 @@ def test_the_whole_command(gsa, model):
     assert "a run with seed 42, this one has 7" in ruler(gsa, *arguments, "--seed", 7, status=1)
     assert "18 samples answered" in ruler(gsa, *arguments[:-1], "elsewhere", "--seed", 7)
 
+    # Another task into the same folder, without the data of the others: their scores stay, with their mark.
+    short = (model, "--lengths", 768, "--samples", 3, "--device", "cpu", "--output", "out")
+    added = ruler(gsa, *short, "--tasks", "fwe")
+    assert "niah_single_2*" in added and "4 of 13" in added
+    assert "nothing to do" in ruler(gsa, *short, "--tasks", "niah_single_2,qa_1")
+    after = json.loads((out / "ruler.json").read_text(encoding="utf-8"))["cells"]
+    assert {(cell["task"], cell["length"]) for cell in after} == {*cells, ("fwe", 768)}
+    assert next(cell for cell in after if cell["task"] == "niah_single_2")["haystack"] == "own"
+
 
 def test_a_run_is_of_the_type_and_extension_it_came_to(gsa, model):
     folder = gsa.folder / "extended"

@@ -277,6 +277,29 @@ TEST(RulerRun, goes_on_where_it_was_stopped) {
   EXPECT_EQ(run(changed, material, count_tokens, subject(all_answers), folder.path()).answered, 4);
 }
 
+TEST(RulerRun, what_earlier_runs_answered_stays_in_the_report) {
+  const TemporaryFolder folder;
+  const auto asked = [&](const char* task, std::int64_t length, std::int64_t samples,
+                         const Material& material) {
+    const RunOptions options{.tasks = {&task_by_name(task)}, .lengths = {length}, .samples = samples};
+    return run(options, material, count_tokens, subject(all_answers), folder.path()).cells;
+  };
+  asked("qa_1", 1024, 3, everything());
+  asked("fwe", 2048, 2, {});
+  testing::write_text(folder / "samples/notes-abc.jsonl", "not ours");
+  testing::write_text(folder / "samples/fwe-02048.jsonl", "not ours");
+  std::vector<Cell> cells = asked("niah_single_1", 1024, 1, {});
+  add_answered(cells, folder.path());
+  std::vector<std::string> names;
+  for (const Cell& cell : cells)
+    names.push_back(concat(name_of(*cell.task, cell.length), " ", cell.samples.size()));
+  EXPECT_EQ(names, (std::vector<std::string>{"niah_single_1-1024 1", "fwe-2048 2", "qa_1-1024 3"}));
+  EXPECT_EQ(cells[2].score(), 100);
+  // Answers that are there need no data; more of them do.
+  EXPECT_EQ(asked("qa_1", 1024, 2, {})[0].skipped, "");
+  EXPECT_EQ(asked("qa_1", 1024, 4, {})[0].skipped, "needs SQuAD's questions: --squad");
+}
+
 TEST(RulerRun, a_folder_of_another_run_is_refused) {
   const TemporaryFolder folder;
   check_run(folder.path(), {{"seed", 9}}, "--output");
@@ -328,6 +351,8 @@ TEST(RulerRun, prompts_go_out_and_predictions_come_back) {
   EXPECT_EQ(cells["vt-4096"].skipped, "has 0 of 4 predictions");
   EXPECT_EQ(cells["cwe-4096"].skipped, "has 1 of 4 predictions");
   EXPECT_EQ(cells["qa_1-1024"].skipped, "has no prompts");
+  testing::write_text(folder / "prompts/x-abc.jsonl", "not ours");
+  EXPECT_EQ(score_predictions(folder.path()).size(), 26u);
   expect_error([&] { score_predictions(folder / "prompts"); }, {"--write has filled"});
 }
 
