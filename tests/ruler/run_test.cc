@@ -419,6 +419,9 @@ TEST(RulerMaterial, files_are_read_and_named_when_wrong) {
   EXPECT_EQ(hotpotqa.documents, (std::vector<std::string>{"S\nc.", "T\na. b."}));
   EXPECT_EQ(hotpotqa.questions[0].own, (std::vector<std::size_t>{1, 0}));
   expect_error([&] { QuestionSet::read_squad(folder / "hotpotqa.json"); }, {"hotpotqa.json", "SQuAD"});
+  testing::write_text(folder / "bare.json", R"([{"question": "why", "answer": "a", "context": []}])");
+  expect_error([&] { QuestionSet::read_hotpotqa(folder / "bare.json"); },
+               {"bare.json", "paragraphs in every context", "why"});
 }
 
 }  // namespace
