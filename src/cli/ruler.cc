@@ -92,6 +92,9 @@ void check(const Options& options, const CLI::App& command) {
       }
     }
   };
+  if (!options.counter.empty() && options.write.empty()) {
+    throw UsageError("--counter: expected --write, whose prompts it measures, got a run without it");
+  }
   if (!options.score.empty()) {
     for (const char* group : {kModel, kWhat, kData}) refuse(group, "--score");
     if (!options.folder.empty())
@@ -99,9 +102,6 @@ void check(const Options& options, const CLI::App& command) {
     return;
   }
   if (!options.write.empty()) refuse(kModel, "--write");
-  if (!options.counter.empty() && options.write.empty()) {
-    throw UsageError("--counter: expected --write, whose prompts it measures, got a run without it");
-  }
   if (options.folder.empty() == options.counter.empty()) {
     throw UsageError(options.folder.empty() ? "expected a model's folder, got none"
                                             : "--counter: expected no model's folder beside it, got both");

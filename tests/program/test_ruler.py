@@ -148,6 +148,7 @@ def test_mistakes(gsa, model):
     assert "--samples" in ruler(gsa, "--score", "w", "--samples", 3, status=2)
     assert "no-such-file" in ruler(gsa, model, "--squad", "no-such-file", status=1)
     assert "expected --write" in ruler(gsa, "--counter", "cat", status=2)
+    assert "expected --write" in ruler(gsa, "--score", "w", "--counter", "cat", status=2)
     assert "got 'x'" in ruler(gsa, "--write", "w", "--counter", "while read l; do echo x; done", status=1)
     assert "got its end" in ruler(gsa, "--write", "w", "--counter", "true", status=1)
     nothing = ruler(gsa, model, "--tasks", "qa_2", "--output", "skipped")
