@@ -156,16 +156,17 @@ struct WordList {
 
 constexpr std::size_t kCommonWords = 10;
 
-// Different words, the common ones first and often, numbered in random order.
+// Different words, the common ones first and often, numbered in random order. All are pairs where single ones do not
+// suffice: "lamp" would be found in an answer "brave-lamp".
 WordList word_list(std::size_t count, std::size_t common_repeats, std::size_t other_repeats, Random& random) {
   std::vector<std::string> words;
   for (const auto* list : {&nouns(), &adjectives(), &verbs()})
     words.insert(words.end(), list->begin(), list->end());
   random.shuffle(words);
   if (words.size() < count) {
-    std::unordered_set<std::string> known(words.begin(), words.end());
+    std::unordered_set<std::string> known;
+    words.clear();
     while (words.size() < count) words.push_back(new_key(Content::words, random, known));
-    random.shuffle(words);
   }
   words.resize(count);
   WordList list;

@@ -206,6 +206,8 @@ TEST(RulerCommonWords, the_answers_are_the_ten_most_common) {
     const auto counts = entries_of(asked.substr(0, asked.find("Question:")));
     EXPECT_EQ(counts.size(), static_cast<std::size_t>(c.units));
     for (const auto& [word, count] : counts) {
+      EXPECT_EQ(occurrences(word, "-"), c.units > 2406 ? 1u : 0u)
+          << word << ": single words or pairs, never both";
       const bool answer =
           std::find(prompt.answers.begin(), prompt.answers.end(), word) != prompt.answers.end();
       EXPECT_EQ(count, answer ? c.common : c.others) << word;
