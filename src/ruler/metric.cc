@@ -1,6 +1,6 @@
 #include "ruler/metric.h"
 
-#include <cmath>
+#include <charconv>
 #include <cstdint>
 #include <limits>
 
@@ -70,7 +70,13 @@ double percentage(const std::vector<double>& scores) {
   if (scores.empty()) return std::numeric_limits<double>::quiet_NaN();
   double sum = 0;
   for (const double one : scores) sum += one;
-  return std::round(10000 * sum / static_cast<double>(scores.size())) / 100;
+  // Python's round(score, 2): the decimals nearest to the very value, of two as near the even one.
+  char text[16];
+  const auto written = std::to_chars(text, text + sizeof text, sum / static_cast<double>(scores.size()) * 100,
+                                     std::chars_format::fixed, 2);
+  double rounded = 0;
+  std::from_chars(text, written.ptr, rounded);
+  return rounded;
 }
 
 }  // namespace gsa::ruler
