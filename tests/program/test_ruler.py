@@ -184,7 +184,7 @@ def script():
     return module
 
 
-def test_the_script_answers_what_is_missing(gsa):
+def test_the_script_answers_what_is_missing(gsa, monkeypatch):
     """Its handling of files, with a stub for the model."""
     module = script()
     out = io.StringIO()
@@ -214,6 +214,11 @@ def test_the_script_answers_what_is_missing(gsa):
     ruler(gsa, "--score", "w")
     result = json.loads((folder / "ruler.json").read_text(encoding="utf-8"))
     assert {cell["task"]: cell["score"] for cell in result["cells"]} == {"niah_single_1": 100, "fwe": 66.67}
+
+    def nothing_is_written(*_):
+        raise AssertionError("answers that are there are left alone")
+
+    monkeypatch.setattr(Path, "write_text", nothing_is_written)
     module.answer(generate, folder)
     assert len(asked) == 5
 
