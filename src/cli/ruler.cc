@@ -25,7 +25,6 @@
 #include "core/memory.h"
 #include "core/usage_error.h"
 #include "infer/generate_shared.h"
-#include "kernels/decode/decode.h"
 #include "nn/model_io.h"
 #include "ruler/report.h"
 #include "ruler/run.h"
@@ -65,7 +64,7 @@ text for the needle tasks that hide theirs in essays; their scores carry a mark,
 
 Into --output go a page (index.html), the heat map (ruler.svg), ruler.json, and the answer to every sample (samples/).
 What is there already is not asked again: a run that was cut off goes on, and more --lengths, --tasks or --samples may be
-added later. Ctrl-C keeps what has been answered; the exit status is then 75.
+added later. Answers are kept by batches of up to 64: Ctrl-C loses the one under way; the exit status is then 75.
 
 Models of others answer the same prompts: --write makes them as files, --score scores what was written beside them.
 examples/ruler_transformers.py does that for any model of transformers, and counts tokens with its tokenizer.
@@ -206,8 +205,8 @@ class EngineSubject {
   }
 
   Subject subject() {
-    // On a CPU more at once saves nothing, and what is answered goes to the disk by batches.
-    const std::int64_t max_batch = engine_.options().device.is_cpu() ? 32 : kMaxDecodeSequences;
+    // More at once saves little, and what is answered goes to the disk by batches.
+    const std::int64_t max_batch = engine_.options().device.is_cpu() ? 32 : 64;
     return {.batch =
                 [this, max_batch](std::int64_t length) {
                   return std::min(max_batch, infer::fitting_sequences(engine_, length));
