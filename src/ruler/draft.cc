@@ -249,16 +249,17 @@ Draft needle_draft(const Task& task, const Essays* essays, const Random& random)
           }};
 }
 
-std::string variable_tracking_example(std::int64_t lines, const Random& layout, const Random& random) {
+Prompt variable_tracking_example(std::int64_t lines, const Random& layout, const Random& random) {
   Random draw = random.stream(kExample);
   const Chain chain = draw_chain(/*letters=*/3, draw);
-  return chain_prompt(chain, lines, layout) + " " + joined(chain.names, " ") + "\n\n";
+  return {chain_prompt(chain, lines, layout), chain.names};
 }
 
 Draft variable_tracking_draft(std::int64_t example_lines, const Random& layout, const Random& random) {
   Random draw = random.stream(kAsked);
   const Chain chain = draw_chain(/*letters=*/5, draw);
-  const std::string example = variable_tracking_example(example_lines, layout, random);
+  const Prompt shown = variable_tracking_example(example_lines, layout, random);
+  const std::string example = shown.text + " " + joined(shown.answers, " ") + "\n\n";
   return {kMinNoiseLines, [=](std::int64_t units) -> Prompt {
             return {example + chain_prompt(chain, units, random.stream(kPlaces)), chain.names};
           }};

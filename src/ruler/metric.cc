@@ -16,7 +16,7 @@ std::string_view stripped(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-// Of the letters that two bytes of UTF-8 hold.
+// Of the common letters that two bytes of UTF-8 hold.
 std::uint32_t lower_code(std::uint32_t code) {
   const auto within = [&](std::uint32_t first, std::uint32_t last) { return first <= code && code <= last; };
   if ((within(0xC0, 0xDE) && code != 0xD7) || within(0x391, 0x3A9) || within(0x410, 0x42F)) return code + 32;

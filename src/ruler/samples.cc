@@ -11,7 +11,8 @@ namespace {
 
 // Attempts to draw a sample that fits where its shortest form is about as long as the length allows.
 constexpr std::uint64_t kAttempts = 16;
-constexpr std::int64_t kMaxExampleTokens = 500;  // of variable tracking, as in the definition
+constexpr std::int64_t kMaxExampleTokens =
+    500;  // of variable tracking, its answer aside, as in the definition
 
 std::uint64_t key_of(std::uint64_t seed, const Task& task, std::int64_t length) {
   const auto number = static_cast<std::uint64_t>(&task - all_tasks().data());
@@ -44,7 +45,7 @@ SampleMaker::SampleMaker(const Task& task, std::int64_t length, std::uint64_t se
   if (task.kind == Kind::variable_tracking) {
     const std::int64_t max_tokens = std::min(kMaxExampleTokens, length / 4);
     const auto tokens = [&](std::int64_t lines) {
-      return count_(variable_tracking_example(lines, random_.stream(0), random_.stream(1)));
+      return count_(variable_tracking_example(lines, random_.stream(0), random_.stream(1)).text);
     };
     example_lines_ = kMinNoiseLines;
     while (example_lines_ < max_tokens && tokens(example_lines_ + 1) <= max_tokens) ++example_lines_;

@@ -214,8 +214,8 @@ TEST(RulerVariables, the_chain_leads_to_every_answer) {
   const auto blank = [](const std::string& text) {
     return std::regex_replace(text, std::regex("[0-9]{5}|\\b[A-Z]{3}\\b"), "#");
   };
-  EXPECT_EQ(blank(variable_tracking_example(8, Random(9), Random(1))),
-            blank(variable_tracking_example(8, Random(9), Random(2))));
+  EXPECT_EQ(blank(variable_tracking_example(8, Random(9), Random(1)).text),
+            blank(variable_tracking_example(8, Random(9), Random(2)).text));
 }
 
 std::map<std::string, std::size_t> entries_of(const std::string& text) {

@@ -127,6 +127,22 @@ TEST(RulerSamples, take_few_counts_of_long_texts) {
   }
 }
 
+TEST(RulerSamples, the_worked_example_has_500_tokens_before_its_answer) {
+  const Material material;
+  SampleMaker maker(task_by_name("vt"), 4096, 42, material, count_tokens);
+  const std::string prompt = maker.make(0)->prompt;
+  const std::string asked = prompt.substr(0, prompt.find("they are: ") + 10);
+  const std::string noise =
+      "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n";
+  EXPECT_LE(count_tokens(asked), 500);
+  EXPECT_GT(count_tokens(asked) + count_tokens(noise), 500);
+  // Whatever the answer takes.
+  const SampleMaker answers(task_by_name("vt"), 4096, 42, material, [&](const std::string& text) {
+    EXPECT_FALSE(text.ends_with("\n")) << "an example with its answer was measured";
+    return count_tokens(text);
+  });
+}
+
 TEST(RulerSamples, what_does_not_fit_is_said) {
   const Material material = everything();
   SampleMaker words(task_by_name("cwe"), 256, 42, material, count_tokens);
