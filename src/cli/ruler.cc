@@ -172,9 +172,12 @@ std::uint32_t checksum_of_files(const std::filesystem::path& folder) {
   return sum;
 }
 
+// Text that tokenizers cut differently: words, digits, accents, another script, spaces.
+constexpr const char* kProbe = "Unbelievably, 1234567 brave-lamps: na\u00efve \u6771\u4eac\n\n  e4f5-0a";
+
+// Without a model: who will answer prompts that are only written is not known.
 OrderedJson run_json(const Options& options, const Material& material, const std::string& tokenizer) {
   OrderedJson run;
-  run["model"] = options.counter.empty() ? options.folder : options.counter;
   run["tokenizer"] = tokenizer;
   run["seed"] = options.seed;
   const auto add = [&](const char* key, const std::string& name, std::uint32_t checksum) {
@@ -336,6 +339,8 @@ int write_prompts_of(const Options& options) {
   }
   const FolderLock lock(options.write, "one that another gsa ruler writes to");
   OrderedJson what = run_json(options, material, tokenizer ? hex(tokenizer->fingerprint()) : options.counter);
+  // A command may come to count by another tokenizer.
+  if (counter) what["probe_tokens"] = count(kProbe);
   check_run(options.write, what, "--write");
   std::optional<Progress> progress;
   const RunResult result = write_all_prompts(run, material, count, options.write, run_events(progress));
@@ -370,7 +375,8 @@ int ask_model(Options& options) {
 
   const std::filesystem::path folder = options.output;
   const FolderLock lock(folder, "one that another gsa ruler writes to");
-  OrderedJson what = run_json(options, material, hex(tokenizer->fingerprint()));
+  OrderedJson what = {{"model", options.folder}};
+  what.update(run_json(options, material, hex(tokenizer->fingerprint())));
   what["weights"] = hex(checksum_of_files(options.folder));
   what["dtype"] = name_of(nn::dtype_of(*engine.dtype));  // what auto came to: it differs by machine
   what["phase"] = options.phase.empty() ? "as the model is" : options.phase;
