@@ -42,7 +42,7 @@ TEST(SelectPlan, StoredScoresTakeABoundedAmountOfMemory) {
     EXPECT_GE(config.tiles, 1);
     EXPECT_LE(config.tiles, facts.tiles);
     if (config.tiles > 1) {
-      EXPECT_LE(config.tiles * 64 * ((keys + 63) / 64 * 64) * 4, std::int64_t(256) << 20) << keys;
+      EXPECT_LE(config.tiles * 64 * ((keys + 63) / 64 * 64) * 4, std::int64_t(512) << 20) << keys;
     }
   }
 }

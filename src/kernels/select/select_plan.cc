@@ -10,7 +10,7 @@ namespace {
 using Way = SelectConfig::Way;
 
 constexpr std::int64_t kStoredKeys = 32768;  // beyond, one pass is faster than stored scores
-constexpr std::int64_t kScoreBytes = std::int64_t{256} << 20;  // of stored scores, at a time
+constexpr std::int64_t kScoreBytes = std::int64_t{512} << 20;  // of stored scores, at a time
 constexpr std::int64_t kHopperHeads = 4;
 
 }  // namespace
