@@ -1,0 +1,38 @@
+// What steps came to: a few named numbers each, taken from what their commands leave behind.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "core/json.h"
+#include "paper/plan.h"
+
+namespace gsa::paper {
+
+using Values = std::map<std::string, double>;
+using Results = std::map<std::string, Values>;  // by the step's name
+
+// metrics.jsonl of a training: loss (mean of the last tenth of the steps that have one), validation, steps, spikes,
+// loss_spikes, seconds, tokens_per_second (median of the steps).
+Values training_values(std::string_view metrics);
+// --json of gsa eval: parameters, perplexity, loss, and where measured first_token, even_share, largest, value_gate, output_gate
+// (means over layers), kept, k_mean, kept_over_oracle, oracle_recall.
+Values evaluation_values(const Json& json);
+// ruler.json: "4096" for the mean at that length, "4096 tasks" for how many it is of, "4096 vt" for a task.
+Values ruler_values(const Json& json);
+// What gsa generate --json --stats prints: prefill and decode (tokens a second), prompt (tokens), cache (bytes a
+// token).
+Values speed_values(std::string_view printed);
+
+// From what a command left in the output folder.
+Values values_of(const Step& step, const std::filesystem::path& folder);
+
+std::filesystem::path result_file(const Step& step, const std::filesystem::path& folder);
+void write_result(const Step& step, const Values& values, const std::filesystem::path& folder);
+// Of the steps that have one.
+Results read_results(const std::vector<Step>& plan, const std::filesystem::path& folder);
+
+}  // namespace gsa::paper
