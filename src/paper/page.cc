@@ -36,12 +36,13 @@ std::vector<std::string> introduction(const PageOptions& o) {
       concat("Made by gsa ", GSA_VERSION, " (gsa paper --scale ", s.name,
              "). The paper's figures stand beside ours for the "
              "relations between systems: its models have 1.7B parameters and 400B tokens, so that absolute "
-             "figures do not "
-             "compare. ± is the standard deviation over ",
-             o.tables.seeds, o.tables.seeds == 1 ? " seed" : " seeds",
-             "; figures without it come from one. A relation holds where the difference is larger than what "
-             "seeds and "
-             "sampling explain; the sentences are worked out from the figures."),
+             "figures do not compare. ",
+             o.tables.seeds == 1 ? std::string("Figures come from one seed. ")
+                                 : concat("± is the standard deviation over ", o.tables.seeds,
+                                          " seeds; figures without it come from one. "),
+             "A relation holds where the difference is larger than what seeds and sampling explain; the "
+             "sentences are worked out from the figures.",
+             s.tells ? "" : " At this scale models learn next to nothing: no sentence decides anything."),
       concat("Models: ", model, "; rows of ", grouped(s.length),
              " tokens, each with the begin mark in front; ", grouped(s.batch_tokens),
              " tokens a step. standard and gated-only learn ", grouped(s.base_steps), " steps at rate ",

@@ -124,7 +124,7 @@ class Planner {
     set(a, concat("output.save_every=", s_.save_every));
     set(a, "output.keep_last=1");
     set(a, "output.tensorboard=false");
-    set(a, concat("output.validate_every=", std::max<std::int64_t>(1, phases.steps() / 10)));
+    set(a, concat("output.validate_every=", std::max<std::int64_t>(1, phases.steps() / 4)));
     set(a, concat("output.validation_tokens=", std::min<std::int64_t>(s_.validation_tokens, 16 * s_.length)));
     set(a, "output.folder=" + step.output);
     set(a, "device=" + o_.device);

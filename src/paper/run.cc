@@ -12,6 +12,34 @@ bool is_done(const Step& step, const std::filesystem::path& folder) {
   return std::filesystem::exists(result_file(step, folder));
 }
 
+const Step& step_named(const std::vector<Step>& plan, const std::string& name) {
+  for (const Step& step : plan) {
+    if (step.name == name) return step;
+  }
+  bad_argument("paper", "plan", concat("a step '", name, "'"), "none");
+}
+
+// False: stopped.
+bool provide_needs(const Step& step, const std::vector<Step>& plan, const std::filesystem::path& folder,
+                   const RunOptions& options) {
+  for (const std::string& name : step.needs) {
+    const Step& need = step_named(plan, name);
+    if (!is_done(need, folder)) {
+      bad_argument("paper", "plan", concat("'", name, "' before '", step.name, "'"), "it behind");
+    }
+    if (options.available(need, folder)) continue;
+    if (!provide_needs(need, plan, folder, options)) return false;
+    options.begin(need);
+    if (!options.perform(need)) return false;
+  }
+  return true;
+}
+
+RunReport stopped(RunReport report) {
+  report.ended = Ended::stopped;
+  return report;
+}
+
 // The first key whose values differ.
 std::string difference(const Json& a, const Json& b) {
   for (const auto& [key, value] : a.items()) {
@@ -22,28 +50,25 @@ std::string difference(const Json& a, const Json& b) {
 
 }  // namespace
 
-RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder, const Perform& perform,
-                   const RunEvents& events,
-                   const std::function<Values(const Step&, const std::filesystem::path&)>& values) {
+bool has_output(const Step& step, const std::filesystem::path& folder) {
+  if (step.kind == Kind::data) return std::filesystem::exists(folder / "data" / "train" / "dataset.json");
+  return step.kind != Kind::training || std::filesystem::exists(folder / step.output / "latest");
+}
+
+RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,
+                   const RunOptions& options) {
   RunReport report;
   for (const Step& step : plan) {
     if (is_done(step, folder)) {
       ++report.before;
       continue;
     }
-    for (const std::string& need : step.needs) {
-      if (!std::filesystem::exists(folder / "results" / (need + ".json"))) {
-        bad_argument("paper", "plan", concat("'", need, "' before '", step.name, "'"), "it is missing");
-      }
-    }
-    events.begin(step);
-    if (!perform(step)) {
-      report.ended = Ended::stopped;
-      return report;
-    }
-    write_result(step, values(step, folder), folder);
+    if (!provide_needs(step, plan, folder, options)) return stopped(report);
+    options.begin(step);
+    if (!options.perform(step)) return stopped(report);
+    write_result(step, options.values(step, folder), folder);
     ++report.now;
-    events.end(step);
+    options.end(step);
   }
   return report;
 }

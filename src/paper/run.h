@@ -11,14 +11,18 @@
 
 namespace gsa::paper {
 
-struct RunEvents {
+// Whether what later steps read of a step is there: a dataset, a model.
+bool has_output(const Step& step, const std::filesystem::path& folder);
+
+struct RunOptions {
+  // Does one step, leaving what values() reads; false: it was stopped, and goes on when it is called again. Throws
+  // where it fails.
+  std::function<bool(const Step& step)> perform;
+  std::function<Values(const Step& step, const std::filesystem::path& folder)> values = values_of;
+  std::function<bool(const Step& step, const std::filesystem::path& folder)> available = has_output;
   std::function<void(const Step& step)> begin = [](const Step&) {};
   std::function<void(const Step& step)> end = [](const Step&) {};
 };
-
-// Does one step, leaving what values_of() reads; false: it was stopped, and goes on when it is called again. Throws
-// where it fails.
-using Perform = std::function<bool(const Step& step)>;
 
 enum class Ended { all_done, stopped };
 
@@ -27,11 +31,10 @@ struct RunReport {
   std::size_t before = 0, now = 0;  // steps that had been done, and that were done by this call
 };
 
-// values: of a step that was performed; a stub in tests.
-RunReport run_plan(
-    const std::vector<Step>& plan, const std::filesystem::path& folder, const Perform& perform,
-    const RunEvents& events = {},
-    const std::function<Values(const Step&, const std::filesystem::path&)>& values = values_of);
+// Where a step needs a model or data that are gone (a folder that was put away without its weights), they are made
+// again; the result that they had stays.
+RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,
+                   const RunOptions& options);
 
 // Makes the folder one of this scale and data, or throws gsa::Error where it holds something else. data: what the
 // results depend on besides the scale.

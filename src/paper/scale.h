@@ -17,6 +17,7 @@ struct Phases {
 
 struct Scale {
   std::string name;
+  bool tells = true;                    // whether models learn enough for their differences to mean anything
   std::vector<std::string> model = {};  // of every system: "preset=small", "layers=6"
   std::int64_t vocabulary = 0;          // of the tokenizer that is trained; 0: bytes
   std::int64_t length = 0;              // of a row

@@ -108,9 +108,15 @@ Finding judge(const Claim& claim) {
   return {outcome, text + difference(claim, a, b)};
 }
 
-Verdict verdict_of(const std::vector<Claim>& claims) {
+Verdict verdict_of(const std::vector<Claim>& claims, bool tells) {
   std::vector<Finding> findings;
-  for (const Claim& claim : claims) findings.push_back(judge(claim));
+  std::size_t seeds = 0;
+  for (const Claim& claim : claims) {
+    findings.push_back(judge(claim));
+    Outcome& outcome = findings.back().outcome;
+    if (outcome != Outcome::not_run) seeds = std::max({seeds, claim.a.values.size(), claim.b.values.size()});
+    if (!tells && outcome != Outcome::not_run) outcome = Outcome::open;
+  }
   const auto any = [&](Outcome outcome) {
     return std::any_of(findings.begin(), findings.end(),
                        [&](const Finding& f) { return f.outcome == outcome; });
@@ -125,7 +131,7 @@ Verdict verdict_of(const std::vector<Claim>& claims) {
     verdict.sentence += ".";
     return verdict;
   }
-  const char* between = ": ";
+  const char* between = seeds == 1 ? " (one seed): " : ": ";
   // What decided stands first.
   for (const bool decided : {true, false}) {
     for (const Finding& finding : findings) {

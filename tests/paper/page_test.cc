@@ -69,6 +69,7 @@ const Table& table(const std::vector<Table>& tables, const std::string& id) {
 TableOptions smoke(std::int64_t seeds) {
   Scale scale = scale_by_name("smoke");
   scale.ruler_samples = 200;  // as one answer says nothing
+  scale.tells = true;
   return {.scale = scale, .seeds = seeds};
 }
 
@@ -112,7 +113,8 @@ TEST(PaperTables, AWorldWhereGsaLosesIsToldSo) {
   results["seed-1/gsa/eval-1"]["perplexity"] = 6.2;
   const Table perplexity = table(make_tables(options, results), "perplexity");
   EXPECT_EQ(perplexity.verdict.outcome, Outcome::fails);
-  EXPECT_TRUE(perplexity.verdict.sentence.starts_with("Does not hold: stories: gsa 2.82 % above standard"))
+  EXPECT_TRUE(
+      perplexity.verdict.sentence.starts_with("Does not hold (one seed): stories: gsa 2.82 % above standard"))
       << perplexity.verdict.sentence;
 }
 
@@ -121,6 +123,23 @@ TEST(PaperTables, FewAnswersTellLittle) {
   const Results results = paper_world(options.scale, 1);
   options.scale.ruler_samples = 1;
   EXPECT_EQ(table(make_tables(options, results), "ruler").verdict.outcome, Outcome::open);
+}
+
+TEST(PaperTables, SeedsThatDifferMuchLeaveAblationsOpen) {
+  const TableOptions options = smoke(2);
+  Results results = paper_world(options.scale, 2);
+  EXPECT_EQ(table(make_tables(options, results), "gates").verdict.outcome, Outcome::holds);
+  for (const std::string& system : systems()) results["seed-2/" + system + "/eval-1"]["perplexity"] += 0.2;
+  EXPECT_EQ(table(make_tables(options, results), "gates").verdict.outcome, Outcome::open);
+}
+
+TEST(PaperTables, AScaleThatTeachesNothingTellsNothing) {
+  TableOptions options = smoke(2);
+  options.scale.tells = false;
+  for (const Table& t : make_tables(options, paper_world(options.scale, 2))) {
+    EXPECT_EQ(t.verdict.outcome, Outcome::open) << t.id;
+    EXPECT_EQ(t.verdict.sentence.find("holds"), std::string::npos) << t.verdict.sentence;
+  }
 }
 
 TEST(PaperTables, ADivergedRunIsNamed) {

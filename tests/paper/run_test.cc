@@ -30,6 +30,12 @@ Values made_up(const Step& step, const std::filesystem::path&) {
 
 bool done(const Step&) { return true; }
 
+RunOptions with(std::function<bool(const Step&)> perform) {
+  return {.perform = std::move(perform), .values = made_up, .available = [](const Step&, const auto&) {
+            return true;
+          }};
+}
+
 std::vector<Step> plan() { return make_plan({.scale = scale_by_name("smoke")}); }
 
 std::string page(const std::filesystem::path& folder) {
@@ -44,11 +50,11 @@ TEST(PaperRun, DoesEverythingOnce) {
     performed.push_back(step.name);
     return true;
   };
-  const RunReport first = run_plan(plan(), folder.path(), perform, {}, made_up);
+  const RunReport first = run_plan(plan(), folder.path(), with(perform));
   EXPECT_EQ(first.ended, Ended::all_done);
   EXPECT_EQ(first.now, plan().size());
   EXPECT_EQ(performed.size(), plan().size());
-  const RunReport second = run_plan(plan(), folder.path(), perform, {}, made_up);
+  const RunReport second = run_plan(plan(), folder.path(), with(perform));
   EXPECT_EQ(second.before, plan().size());
   EXPECT_EQ(second.now, 0u);
   EXPECT_EQ(performed.size(), plan().size());
@@ -57,14 +63,12 @@ TEST(PaperRun, DoesEverythingOnce) {
 TEST(PaperRun, GoesOnWhereItWasStoppedOrFailed) {
   const TemporaryFolder folder;
   int calls = 0;
-  const RunReport stopped = run_plan(
-      plan(), folder.path(), [&](const Step&) { return ++calls < 5; }, {}, made_up);
+  const RunReport stopped = run_plan(plan(), folder.path(), with([&](const Step&) { return ++calls < 5; }));
   EXPECT_EQ(stopped.ended, Ended::stopped);
   EXPECT_EQ(stopped.now, 4u);
-  EXPECT_THROW(run_plan(
-                   plan(), folder.path(), [](const Step&) -> bool { throw Error("full disk"); }, {}, made_up),
+  EXPECT_THROW(run_plan(plan(), folder.path(), with([](const Step&) -> bool { throw Error("full disk"); })),
                Error);
-  const RunReport rest = run_plan(plan(), folder.path(), done, {}, made_up);
+  const RunReport rest = run_plan(plan(), folder.path(), with(done));
   EXPECT_EQ(rest.before, 4u);
   EXPECT_EQ(rest.now, plan().size() - 4);
 }
@@ -72,14 +76,13 @@ TEST(PaperRun, GoesOnWhereItWasStoppedOrFailed) {
 // As `kill -9` at a random moment, again and again, until it has come through.
 TEST(PaperRun, KilledAtRandomMomentsEndsWithTheSamePage) {
   const TemporaryFolder whole, killed;
-  run_plan(plan(), whole.path(), done, {}, made_up);
+  run_plan(plan(), whole.path(), with(done));
   std::mt19937 random(7);
   int kills = 0;
   for (bool ended = false; !ended;) {
     const pid_t child = ::fork();
     if (child == 0) {
-      run_plan(
-          plan(), killed.path(), [](const Step&) { return ::usleep(1000) == 0; }, {}, made_up);
+      run_plan(plan(), killed.path(), with([](const Step&) { return ::usleep(1000) == 0; }));
       ::_exit(0);
     }
     ::usleep(static_cast<useconds_t>(random() % 20'000));
@@ -92,18 +95,38 @@ TEST(PaperRun, KilledAtRandomMomentsEndsWithTheSamePage) {
   EXPECT_EQ(read_results(plan(), killed.path()).size(), plan().size());
 }
 
+// As where the folder comes back without its weights.
+TEST(PaperRun, AModelThatIsGoneIsTrainedAgainWhereItIsNeeded) {
+  const TemporaryFolder folder;
+  run_plan(plan(), folder.path(), with(done));
+  std::filesystem::remove(folder / "results/seed-1/relu/train.json");
+  const std::string base = read_file(folder / "results/seed-1/base-gated/train.json", 10'000);
+  std::vector<std::string> performed;
+  RunOptions options = with([&](const Step& step) {
+    performed.push_back(step.name);
+    return true;
+  });
+  options.available = [&](const Step& step, const auto&) {
+    return std::find(performed.begin(), performed.end(), step.name) != performed.end();
+  };
+  const RunReport report = run_plan(plan(), folder.path(), options);
+  EXPECT_EQ(performed, (std::vector<std::string>{"data", "seed-1/base-gated/train", "seed-1/relu/train"}));
+  EXPECT_EQ(report.now, 1u);
+  EXPECT_EQ(read_file(folder / "results/seed-1/base-gated/train.json", 10'000), base);
+}
+
 TEST(PaperRun, MoreSeedsKeepWhatThereIs) {
   const TemporaryFolder folder;
-  run_plan(plan(), folder.path(), done, {}, made_up);
+  run_plan(plan(), folder.path(), with(done));
   const std::vector<Step> two = make_plan({.scale = scale_by_name("smoke"), .seeds = 2});
-  const RunReport report = run_plan(two, folder.path(), done, {}, made_up);
+  const RunReport report = run_plan(two, folder.path(), with(done));
   EXPECT_EQ(report.before, plan().size());
   EXPECT_EQ(report.now, two.size() - plan().size());
 }
 
 TEST(PaperRun, ADamagedResultIsNamed) {
   const TemporaryFolder folder;
-  run_plan(plan(), folder.path(), done, {}, made_up);
+  run_plan(plan(), folder.path(), with(done));
   std::ofstream(result_file(plan()[1], folder.path())) << "{\"values\": 3}";
   expect_error([&] { read_results(plan(), folder.path()); },
                {plan()[1].name + ".json", "figures as this program writes them"});

@@ -66,13 +66,15 @@ TEST(PaperVerdict, AFigureThatIsMissing) {
 TEST(PaperVerdict, OneSentenceForATable) {
   const Claim holds = below({{5}}, {{6}}), fails = below({{7}}, {{6}}), open = below({{6}}, {{6}}),
               missing = below({}, {{6}});
-  EXPECT_EQ(verdict_of({holds, holds}).sentence,
-            "Holds: perplexity: gsa 16.7 % below standard; perplexity: gsa 16.7 % below standard.");
   EXPECT_EQ(
-      verdict_of({holds, fails}).sentence,
-      "Does not hold: perplexity: gsa 16.7 % above standard; perplexity: gsa 16.7 % below standard (holds).");
+      verdict_of({holds, holds}).sentence,
+      "Holds (one seed): perplexity: gsa 16.7 % below standard; perplexity: gsa 16.7 % below standard.");
+  EXPECT_EQ(verdict_of({holds, fails}).sentence,
+            "Does not hold (one seed): perplexity: gsa 16.7 % above standard; perplexity: gsa 16.7 % below "
+            "standard (holds).");
   EXPECT_EQ(verdict_of({open, holds}).outcome, Outcome::open);
-  EXPECT_EQ(verdict_of({open}).sentence, "Cannot be told at this scale: perplexity: gsa equal to standard.");
+  EXPECT_EQ(verdict_of({open}).sentence,
+            "Cannot be told at this scale (one seed): perplexity: gsa equal to standard.");
   EXPECT_EQ(verdict_of({holds, missing}).outcome, Outcome::holds);
   EXPECT_EQ(verdict_of({missing}).sentence, "Not run yet.");
 }
