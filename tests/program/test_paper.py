@@ -34,7 +34,7 @@ def test_every_table_is_there_with_a_sentence(whole):
     assert places == sorted(places)
     for title in TABLES:
         part = markdown[markdown.index(f"## {title}") :].split("\n## ")[0]
-        assert re.search(r"^Cannot be told at this scale \(one seed\): .*gsa|^Cannot be told.*k =|^Cannot.*G1", part, re.M), part
+        assert re.search(r"^Cannot be told at this scale \(one seed\): ", part, re.M), part
         assert title in output
     assert "Not run yet" not in markdown and "steps are done" not in markdown
     assert html.count("<svg") == 8 and "WikiText-103" in html
