@@ -205,13 +205,15 @@ class Work {
     file.commit();
   }
 
+  // Of all that the folder has, also what this call was not asked for.
   void write_pages() {
-    const Results results = read_results(plan_, folder_);
-    PageOptions page{
-        .tables = {.scale = scale_, .seeds = o_.seeds}, .data = source_.in_words(), .machine = ""};
+    const std::int64_t seeds = std::max(o_.seeds, seeds_in(folder_));
+    const std::vector<Step> all = make_plan({.scale = scale_, .seeds = seeds});
+    const Results results = read_results(all, folder_);
+    PageOptions page{.tables = {.scale = scale_, .seeds = seeds}, .data = source_.in_words(), .machine = ""};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
-    page.steps = plan_.size();
+    page.steps = all.size();
     tables_ = make_tables(page.tables, results);
     write_changed(folder_ / "index.html", html_page(page, tables_));
     write_changed(folder_ / "README.md", markdown_page(page, tables_));

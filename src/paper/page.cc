@@ -54,7 +54,7 @@ std::vector<std::string> introduction(const PageOptions& o) {
       "Data: " + o.data};
   if (!o.machine.empty()) paragraphs.push_back("Machine: " + o.machine + ".");
   if (o.done < o.steps) {
-    paragraphs.push_back(concat(o.done, " of ", o.steps, " steps are done; the same command goes on."));
+    paragraphs.push_back(concat(o.done, " of ", o.steps, " steps of all tables are done."));
   }
   return paragraphs;
 }

@@ -13,7 +13,7 @@ struct PageOptions {
   TableOptions tables;
   std::string data;                 // what the systems learned from, in words
   std::string machine;              // that it ran on; may be empty
-  std::size_t done = 0, steps = 0;  // of the plan
+  std::size_t done = 0, steps = 0;  // of the plan of all tables
 };
 
 // Charts stand in the page itself.

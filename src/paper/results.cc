@@ -177,6 +177,12 @@ void write_result(const Step& step, const Values& values, const std::filesystem:
   file.commit();
 }
 
+std::int64_t seeds_in(const std::filesystem::path& folder) {
+  std::int64_t seeds = 0;
+  while (std::filesystem::exists(folder / "results" / seed_name(seeds + 1))) ++seeds;
+  return seeds;
+}
+
 Results read_results(const std::vector<Step>& plan, const std::filesystem::path& folder) {
   Results results;
   for (const Step& step : plan) {

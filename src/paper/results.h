@@ -32,6 +32,8 @@ Values values_of(const Step& step, const std::filesystem::path& folder);
 
 std::filesystem::path result_file(const Step& step, const std::filesystem::path& folder);
 void write_result(const Step& step, const Values& values, const std::filesystem::path& folder);
+// How many seeds have results in the folder: 1 .. n.
+std::int64_t seeds_in(const std::filesystem::path& folder);
 // Of the steps that have one.
 Results read_results(const std::vector<Step>& plan, const std::filesystem::path& folder);
 

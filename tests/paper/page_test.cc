@@ -166,7 +166,8 @@ TEST(PaperPage, BothPagesHaveAllFiguresAndWhoseTheyAre) {
     for (const Chart& chart : t.charts)
       EXPECT_NE(markdown.find("(charts/" + chart.name + ".svg)"), std::string::npos) << chart.name;
   }
-  for (const char* text : {"paper: WikiText-103", "ours: stories", "| gsa |", "3 of 90 steps are done"})
+  for (const char* text :
+       {"paper: WikiText-103", "ours: stories", "| gsa |", "3 of 90 steps of all tables are done."})
     EXPECT_NE(markdown.find(text), std::string::npos) << text;
   EXPECT_NE(html.find("stories &lt;made&gt; by rule"), std::string::npos);
   EXPECT_NE(html.find("paper, 1.7B"), std::string::npos);

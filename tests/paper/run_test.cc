@@ -122,6 +122,8 @@ TEST(PaperRun, MoreSeedsKeepWhatThereIs) {
   const RunReport report = run_plan(two, folder.path(), with(done));
   EXPECT_EQ(report.before, plan().size());
   EXPECT_EQ(report.now, two.size() - plan().size());
+  EXPECT_EQ(seeds_in(folder.path()), 2);
+  EXPECT_EQ(seeds_in(folder / "none"), 0);
 }
 
 TEST(PaperRun, ADamagedResultIsNamed) {
