@@ -28,9 +28,13 @@ def answer(generate, folder: pathlib.Path):
     (folder / "predictions").mkdir(exist_ok=True)
     for prompts in sorted((folder / "prompts").glob("*.jsonl")):
         file = folder / "predictions" / prompts.name
-        whole = [line for line in file.read_text("utf-8").split("\n")[:-1]] if file.exists() else []
-        file.write_text("".join(line + "\n" for line in whole), "utf-8")  # without a line that was cut off
-        done = {json.loads(line)["index"] for line in whole}
+        text = file.read_text("utf-8") if file.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # without a line that was cut off; replaced in one step, so that no answer is ever lost
+            beside = file.with_suffix(".tmp")
+            beside.write_text(whole, "utf-8")
+            os.replace(beside, file)
+        done = {json.loads(line)["index"] for line in whole.split("\n")[:-1]}
         with prompts.open(encoding="utf-8") as lines, file.open("a", encoding="utf-8") as out:
             for sample in map(json.loads, lines):
                 if sample["index"] in done:

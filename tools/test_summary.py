@@ -12,21 +12,12 @@ import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
 
-REPLAY = {
-    "cuda": "{build}/gsa_cuda_tests --gtest_filter='{suite}.{name}'",
-    "data": "{build}/gsa_data_tests --gtest_filter='{suite}.{name}'",
-    "demo": "{build}/gsa_demo_tests --gtest_filter='{suite}.{name}'",
-    "eval": "{build}/gsa_eval_tests --gtest_filter='{suite}.{name}'",
-    "infer": "{build}/gsa_infer_tests --gtest_filter='{suite}.{name}'",
-    "infer_core": "{build}/gsa_infer_core_tests --gtest_filter='{suite}.{name}'",
-    "kernels": "{build}/gsa_kernels_tests --gtest_filter='{suite}.{name}'",
-    "model": "{build}/gsa_model_tests --gtest_filter='{suite}.{name}'",
-    "nn": "{build}/gsa_nn_tests --gtest_filter='{suite}.{name}'",
-    "plot": "{build}/gsa_plot_tests --gtest_filter='{suite}.{name}'",
-    "train": "{build}/gsa_train_tests --gtest_filter='{suite}.{name}'",
-    "program": 'make pytest ARGS="-k \'{name}\'"',
-    "pytest": 'make pytest ARGS="-k \'{name}\'"',
-}
+
+def replay_of(build, report, case) -> str:
+    suite, name = case.get("classname"), case.get("name")
+    if report == "pytest" or report.startswith("program"):
+        return f"make pytest ARGS=\"-k '{name}'\""
+    return f"{build}/gsa_{report}_tests --gtest_filter='{suite}.{name}'"
 
 
 def reason_of(case) -> str:
@@ -47,12 +38,10 @@ def main() -> int:
         skipped = [c for c in cases if c.find("skipped") is not None or c.get("status") == "notrun"]
         passed = len(cases) - len(failed) - len(skipped)
         empty |= passed + len(failed) == 0
-        print(f"  {report.stem:<8} {passed:>5} passed {len(failed):>5} failed {len(skipped):>5} skipped")
+        print(f"  {report.stem:<21} {passed:>5} passed {len(failed):>5} failed {len(skipped):>5} skipped")
         for reason, count in collections.Counter(map(reason_of, skipped)).items():
             print(f"    {count:>4} skipped: {reason}")
-        for case in failed:
-            suite, name = case.get("classname"), case.get("name")
-            replay.append(REPLAY[report.stem].format(build=build, suite=suite, name=name))
+        replay += [replay_of(build, report.stem, case) for case in failed]
     if replay:
         print("  replay:")
     for command in replay:

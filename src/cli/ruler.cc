@@ -25,10 +25,10 @@
 #include "core/memory.h"
 #include "core/usage_error.h"
 #include "infer/generate_shared.h"
-#include "kernels/decode/decode.h"
 #include "nn/model_io.h"
 #include "ruler/report.h"
 #include "ruler/run.h"
+#include "torch/tensor_checks.h"
 #include "torch/threads.h"
 
 namespace gsa::cli {
@@ -64,7 +64,7 @@ text for the needle tasks that hide theirs in essays; their scores carry a mark,
 
 Into --output go a page (index.html), the heat map (ruler.svg), ruler.json, and the answer to every sample (samples/).
 What is there already is not asked again: a run that was cut off goes on, and more --lengths, --tasks or --samples may be
-added later. Ctrl-C keeps what has been answered; the exit status is then 75.
+added later. Answers are kept by batches of up to 64: Ctrl-C loses the one under way; the exit status is then 75.
 
 Models of others answer the same prompts: --write makes them as files, --score scores what was written beside them.
 examples/ruler_transformers.py does that for any model of transformers, and counts tokens with its tokenizer.
@@ -91,6 +91,9 @@ void check(const Options& options, const CLI::App& command) {
       }
     }
   };
+  if (!options.counter.empty() && options.write.empty()) {
+    throw UsageError("--counter: expected --write, whose prompts it measures, got a run without it");
+  }
   if (!options.score.empty()) {
     for (const char* group : {kModel, kWhat, kData}) refuse(group, "--score");
     if (!options.folder.empty())
@@ -98,9 +101,6 @@ void check(const Options& options, const CLI::App& command) {
     return;
   }
   if (!options.write.empty()) refuse(kModel, "--write");
-  if (!options.counter.empty() && options.write.empty()) {
-    throw UsageError("--counter: expected --write, whose prompts it measures, got a run without it");
-  }
   if (options.folder.empty() == options.counter.empty()) {
     throw UsageError(options.folder.empty() ? "expected a model's folder, got none"
                                             : "--counter: expected no model's folder beside it, got both");
@@ -172,9 +172,12 @@ std::uint32_t checksum_of_files(const std::filesystem::path& folder) {
   return sum;
 }
 
+// Text that tokenizers cut differently: words, digits, accents, another script, spaces.
+constexpr const char* kProbe = "Unbelievably, 1234567 brave-lamps: na\u00efve \u6771\u4eac\n\n  e4f5-0a";
+
+// Without a model: who will answer prompts that are only written is not known.
 OrderedJson run_json(const Options& options, const Material& material, const std::string& tokenizer) {
   OrderedJson run;
-  run["model"] = options.counter.empty() ? options.folder : options.counter;
   run["tokenizer"] = tokenizer;
   run["seed"] = options.seed;
   const auto add = [&](const char* key, const std::string& name, std::uint32_t checksum) {
@@ -193,26 +196,23 @@ OrderedJson run_json(const Options& options, const Material& material, const std
 
 class EngineSubject {
  public:
-  EngineSubject(const Options& options, const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+  EngineSubject(nn::Model model, const infer::EngineOptions& options, const data::Tokenizer& tokenizer,
                 std::int64_t longest)
-      : tokenizer_(tokenizer) {
-    nn::Model model = nn::load_model(options.folder, {.config = config}).model;
-    const at::ScalarType stored = model->output_weight().scalar_type();
-    engine_.emplace(std::move(model), engine_options(options, config, stored));
-    if (infer::fitting_sequences(*engine_, longest) == 0) {  // before hours of shorter ones
-      throw Error(concat("the cache has room for ", grouped(engine_->cache().room()), " tokens (",
-                         format_bytes(engine_->cache_use().budget), "), and --lengths asks for ",
+      : tokenizer_(tokenizer), engine_(std::move(model), options) {
+    if (infer::fitting_sequences(engine_, longest) == 0) {  // before hours of shorter ones
+      throw Error(concat("the cache has room for ", grouped(engine_.cache().room()), " tokens (",
+                         format_bytes(engine_.cache_use().budget), "), and --lengths asks for ",
                          grouped(longest),
                          "; --cache-limit raises it, --dtype bfloat16 halves what 32 bits take"));
     }
   }
 
   Subject subject() {
-    // On a CPU more at once saves nothing, and what is answered goes to the disk by batches.
-    const std::int64_t max_batch = engine_->options().device.is_cpu() ? 32 : kMaxDecodeSequences;
+    // More at once saves little, and what is answered goes to the disk by batches.
+    const std::int64_t max_batch = engine_.options().device.is_cpu() ? 32 : 64;
     return {.batch =
                 [this, max_batch](std::int64_t length) {
-                  return std::min(max_batch, infer::fitting_sequences(*engine_, length));
+                  return std::min(max_batch, infer::fitting_sequences(engine_, length));
                 },
             .answer = [this](const Task& task, std::span<const Sample> samples,
                              const auto& progress) { return answer(task, samples, progress); }};
@@ -229,8 +229,7 @@ class EngineSubject {
                                            progress(static_cast<double>(read) / static_cast<double>(total));
                                          },
                                      .cancelled = interrupted};
-    const infer::GenerateResult result =
-        infer::generate_shared(*engine_, tokenizer_, prompts, greedy, events);
+    const infer::GenerateResult result = infer::generate_shared(engine_, tokenizer_, prompts, greedy, events);
     std::vector<std::string> texts;
     for (const infer::GeneratedText& text : result.texts) {
       if (text.ending == infer::Ending::cancelled) return {};
@@ -240,7 +239,7 @@ class EngineSubject {
   }
 
   const data::Tokenizer& tokenizer_;
-  std::optional<infer::Engine> engine_;
+  infer::Engine engine_;
 };
 
 // ---- output
@@ -289,7 +288,11 @@ void print_report(const Report& report, std::ostream& out) {
 void write_report(const Report& report, const std::filesystem::path& folder) {
   ruler::write_text(folder / "ruler.json", to_json(report).dump(2) + "\n");
   const std::string svg = heat_map(report, /*page=*/false);
-  if (!svg.empty()) ruler::write_text(folder / "ruler.svg", svg);
+  if (svg.empty()) {
+    std::filesystem::remove(folder / "ruler.svg");  // of earlier results
+  } else {
+    ruler::write_text(folder / "ruler.svg", svg);
+  }
   ruler::write_text(folder / "index.html", html_page(report));
 }
 
@@ -336,6 +339,8 @@ int write_prompts_of(const Options& options) {
   }
   const FolderLock lock(options.write, "one that another gsa ruler writes to");
   OrderedJson what = run_json(options, material, tokenizer ? hex(tokenizer->fingerprint()) : options.counter);
+  // A command may come to count by another tokenizer.
+  if (counter) what["probe_tokens"] = count(kProbe);
   check_run(options.write, what, "--write");
   std::optional<Progress> progress;
   const RunResult result = write_all_prompts(run, material, count, options.write, run_events(progress));
@@ -365,20 +370,24 @@ int ask_model(Options& options) {
   if (options.extend) extend_by(config, *options.extend);
   const RunOptions run = run_options(options, chosen_lengths(options, config));
   const Material material = read_material(options, run.lengths);
+  const infer::EngineOptions engine =
+      engine_options(options, config, binding::scalar_type(nn::stored_dtype(options.folder)));
 
   const std::filesystem::path folder = options.output;
   const FolderLock lock(folder, "one that another gsa ruler writes to");
-  OrderedJson what = run_json(options, material, hex(tokenizer->fingerprint()));
+  OrderedJson what = {{"model", options.folder}};
+  what.update(run_json(options, material, hex(tokenizer->fingerprint())));
   what["weights"] = hex(checksum_of_files(options.folder));
-  what["dtype"] = options.dtype;
+  what["dtype"] = name_of(nn::dtype_of(*engine.dtype));  // what auto came to: it differs by machine
   what["phase"] = options.phase.empty() ? "as the model is" : options.phase;
-  what["extend"] = options.extend.value_or(1);
+  what["extend"] = config.attention.rope.yarn.factor;  // the model's own where none was asked for
   what["index_bits"] = options.index_bits ? OrderedJson(*options.index_bits) : OrderedJson("as the cache");
   check_run(folder, what, "--output");
 
   std::optional<EngineSubject> subject;
   const auto open = [&] {
-    subject.emplace(options, config, *tokenizer, run.lengths.back());
+    subject.emplace(nn::load_model(options.folder, {.config = config}).model, engine, *tokenizer,
+                    run.lengths.back());
     return subject->subject();
   };
   std::optional<Progress> progress;
@@ -394,7 +403,11 @@ int ask_model(Options& options) {
   const RunResult result = ruler::run(run, material, count, open, folder, events);
   progress.reset();
 
-  const Report report{.run = what, .cells = result.cells};
+  // The folder's report, not this command's: earlier ones may have asked for other tasks and lengths, with data that
+  // this one does without.
+  Report report{.run = read_run(folder), .cells = result.cells};
+  report.run["model"] = what["model"];
+  add_answered(report.cells, folder);
   if (result.answered > 0) std::cout << "\n";
   print_report(report, std::cout);
   write_report(report, folder);

@@ -138,14 +138,14 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > 4 ? concat(text, " and ", names.size() - 4, " more") : text;
 }
 
+}  // namespace
+
 DType dtype_of(at::ScalarType type) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     if (binding::scalar_type(dtype) == type) return dtype;
   }
   bad_argument("nn::dtype_of", "type", "float32, bfloat16, float16 or float64", concat(type));
 }
-
-}  // namespace
 
 void save_model(const Model& model, const fs::path& folder, const SaveOptions& options) {
   torch::NoGradGuard no_grad;
@@ -186,6 +186,8 @@ void save_model(const Model& model, const fs::path& folder, const SaveOptions& o
 ModelConfig load_config(const fs::path& folder) {
   return config_from_json(read_file(folder / kConfig, kMaxConfigBytes), (folder / kConfig).string()).config;
 }
+
+DType stored_dtype(const fs::path& folder) { return common_type(WeightFiles(folder).tensors()); }
 
 LoadedModel load_model(const fs::path& folder, const LoadOptions& options) {
   torch::NoGradGuard no_grad;

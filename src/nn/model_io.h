@@ -55,5 +55,9 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
 
 // The configuration alone.
 ModelConfig load_config(const std::filesystem::path& folder);
+// The type of the weights, by the headers of their files alone.
+DType stored_dtype(const std::filesystem::path& folder);
+// Throws gsa::Error for a type that weights cannot have.
+DType dtype_of(at::ScalarType type);
 
 }  // namespace gsa::nn

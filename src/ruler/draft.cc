@@ -156,16 +156,17 @@ struct WordList {
 
 constexpr std::size_t kCommonWords = 10;
 
-// Different words, the common ones first and often, numbered in random order.
+// Different words, the common ones first and often, numbered in random order. All are pairs where single ones do not
+// suffice: "lamp" would be found in an answer "brave-lamp".
 WordList word_list(std::size_t count, std::size_t common_repeats, std::size_t other_repeats, Random& random) {
   std::vector<std::string> words;
   for (const auto* list : {&nouns(), &adjectives(), &verbs()})
     words.insert(words.end(), list->begin(), list->end());
   random.shuffle(words);
   if (words.size() < count) {
-    std::unordered_set<std::string> known(words.begin(), words.end());
+    std::unordered_set<std::string> known;
+    words.clear();
     while (words.size() < count) words.push_back(new_key(Content::words, random, known));
-    random.shuffle(words);
   }
   words.resize(count);
   WordList list;
@@ -248,16 +249,17 @@ Draft needle_draft(const Task& task, const Essays* essays, const Random& random)
           }};
 }
 
-std::string variable_tracking_example(std::int64_t lines, const Random& layout, const Random& random) {
+Prompt variable_tracking_example(std::int64_t lines, const Random& layout, const Random& random) {
   Random draw = random.stream(kExample);
   const Chain chain = draw_chain(/*letters=*/3, draw);
-  return chain_prompt(chain, lines, layout) + " " + joined(chain.names, " ") + "\n\n";
+  return {chain_prompt(chain, lines, layout), chain.names};
 }
 
 Draft variable_tracking_draft(std::int64_t example_lines, const Random& layout, const Random& random) {
   Random draw = random.stream(kAsked);
   const Chain chain = draw_chain(/*letters=*/5, draw);
-  const std::string example = variable_tracking_example(example_lines, layout, random);
+  const Prompt shown = variable_tracking_example(example_lines, layout, random);
+  const std::string example = shown.text + " " + joined(shown.answers, " ") + "\n\n";
   return {kMinNoiseLines, [=](std::int64_t units) -> Prompt {
             return {example + chain_prompt(chain, units, random.stream(kPlaces)), chain.names};
           }};

@@ -29,8 +29,8 @@ Draft needle_draft(const Task& task, const Essays* essays, const Random& random)
 // example_lines: lines of noise in the worked example that stands before the question. layout: where its
 // assignments stand, the same for all samples.
 Draft variable_tracking_draft(std::int64_t example_lines, const Random& layout, const Random& random);
-// The worked example alone, to measure it.
-std::string variable_tracking_example(std::int64_t lines, const Random& layout, const Random& random);
+// The worked example alone, to measure it: its answers are apart from its text.
+Prompt variable_tracking_example(std::int64_t lines, const Random& layout, const Random& random);
 constexpr std::int64_t kMinNoiseLines = 5;  // one for each assignment
 
 // Below 4,096 tokens words are repeated less often: the definition's own rule.

@@ -190,9 +190,13 @@ QuestionSet QuestionSet::read_squad(const std::filesystem::path& file) {
 QuestionSet QuestionSet::read_hotpotqa(const std::filesystem::path& file) {
   return read_questions(
       file, "the JSON of HotpotQA (a list of question, answer, context)",
-      [](const Json& json, QuestionSet& set) {
+      [&](const Json& json, QuestionSet& set) {
         std::set<std::string> documents;
         for (const Json& asked : json) {
+          if (asked.at("context").empty()) {
+            bad_file(file.string(), "paragraphs in every context",
+                     concat("none in that of the question ", shown(asked.at("question"))));
+          }
           for (const Json& paragraph : asked.at("context")) documents.insert(hotpotqa_document(paragraph));
         }
         const auto numbers = number_documents(set, documents);

@@ -1,6 +1,6 @@
 #include "ruler/metric.h"
 
-#include <cmath>
+#include <charconv>
 #include <cstdint>
 #include <limits>
 
@@ -16,7 +16,7 @@ std::string_view stripped(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-// Of the letters that two bytes of UTF-8 hold.
+// Of the common letters that two bytes of UTF-8 hold.
 std::uint32_t lower_code(std::uint32_t code) {
   const auto within = [&](std::uint32_t first, std::uint32_t last) { return first <= code && code <= last; };
   if ((within(0xC0, 0xDE) && code != 0xD7) || within(0x391, 0x3A9) || within(0x410, 0x42F)) return code + 32;
@@ -70,7 +70,13 @@ double percentage(const std::vector<double>& scores) {
   if (scores.empty()) return std::numeric_limits<double>::quiet_NaN();
   double sum = 0;
   for (const double one : scores) sum += one;
-  return std::round(10000 * sum / static_cast<double>(scores.size())) / 100;
+  // Python's round(score, 2): the decimals nearest to the very value, of two as near the even one.
+  char text[16];
+  const auto written = std::to_chars(text, text + sizeof text, sum / static_cast<double>(scores.size()) * 100,
+                                     std::chars_format::fixed, 2);
+  double rounded = 0;
+  std::from_chars(text, written.ptr, rounded);
+  return rounded;
 }
 
 }  // namespace gsa::ruler

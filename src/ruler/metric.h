@@ -12,7 +12,8 @@ namespace gsa::ruler {
 // Without white space at its ends, every control character as a line end.
 std::string cleaned(std::string_view prediction);
 
-// Lower case of ASCII, Latin, Greek and Cyrillic letters.
+// Lower case of ASCII and of the common Latin, Greek and Cyrillic letters that take two bytes: no accented Greek, none
+// of the rarer letters, which must match as they are.
 std::string lower(std::string_view text);
 
 // In 0 .. 1. all: the share of the answers that stand in the prediction; part: 1 where any of them does.

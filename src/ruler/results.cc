@@ -1,6 +1,7 @@
 #include "ruler/results.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <map>
 #include <set>
@@ -45,6 +46,27 @@ void read_lines(const std::filesystem::path& file, Take&& take) {
 std::filesystem::path file_of(const std::filesystem::path& folder, const char* kind,
                               const std::string& cell) {
   return folder / kind / (cell + ".jsonl");
+}
+
+// The cell that a file is of; none where its name is not one of ours.
+std::optional<Cell> cell_of(const std::filesystem::path& file) {
+  const std::string name = file.stem().string();
+  const std::size_t dash = name.rfind('-');
+  if (file.extension() != ".jsonl" || dash == std::string::npos) return std::nullopt;
+  for (const Task& task : all_tasks()) {
+    if (name.substr(0, dash) != task.name) continue;
+    Cell cell{.task = &task, .length = 0, .samples = {}, .skipped = ""};
+    const char* end = name.data() + name.size();
+    const auto [rest, error] = std::from_chars(name.data() + dash + 1, end, cell.length);
+    if (error == std::errc{} && rest == end && name == name_of(task, cell.length)) return cell;
+  }
+  return std::nullopt;
+}
+
+void sort_cells(std::vector<Cell>& cells) {
+  std::sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
+    return a.task != b.task ? a.task < b.task : a.length < b.length;
+  });
 }
 
 }  // namespace
@@ -103,6 +125,19 @@ void write_samples(const std::filesystem::path& folder, const Cell& cell) {
   write_text(file_of(folder, "samples", name_of(*cell.task, cell.length)), text);
 }
 
+void add_answered(std::vector<Cell>& cells, const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder / "samples")) return;
+  std::set<std::string> known;
+  for (const Cell& cell : cells) known.insert(name_of(*cell.task, cell.length));
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "samples")) {
+    std::optional<Cell> cell = cell_of(entry.path());
+    if (!cell || known.contains(name_of(*cell->task, cell->length))) continue;
+    cell->samples = read_samples(folder, *cell->task, cell->length, std::numeric_limits<std::int64_t>::max());
+    if (!cell->samples.empty()) cells.push_back(std::move(*cell));
+  }
+  sort_cells(cells);
+}
+
 std::int64_t count_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length) {
   const std::filesystem::path file = file_of(folder, "prompts", name_of(task, length));
   if (!std::filesystem::exists(file)) return 0;
@@ -135,15 +170,12 @@ std::vector<Cell> score_predictions(const std::filesystem::path& folder) {
     bad_file(folder.string(), "a folder that gsa ruler --write has filled", "one without prompts/");
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder / "prompts")) {
-    const std::string name = entry.path().stem().string();
-    const std::size_t dash = name.rfind('-');
-    if (entry.path().extension() != ".jsonl" || dash == std::string::npos) continue;
-    Cell cell;
-    cell.task = &task_by_name(name.substr(0, dash));
-    cell.length = std::stoll(name.substr(dash + 1));
-
+    std::optional<Cell> named = cell_of(entry.path());
+    if (!named) continue;
+    Cell& cell = *named;
     std::map<std::int64_t, std::string> predictions;
-    if (const auto file = file_of(folder, "predictions", name); std::filesystem::exists(file)) {
+    if (const auto file = file_of(folder, "predictions", name_of(*cell.task, cell.length));
+        std::filesystem::exists(file)) {
       read_lines(file, [&](const Json& line) { predictions[line.at("index")] = line.at("prediction"); });
     }
     std::int64_t asked = 0;
@@ -172,9 +204,7 @@ std::vector<Cell> score_predictions(const std::filesystem::path& folder) {
       cells.push_back({.task = &task, .length = length, .samples = {}, .skipped = "has no prompts"});
     }
   }
-  std::sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) {
-    return a.task != b.task ? a.task < b.task : a.length < b.length;
-  });
+  sort_cells(cells);
   return cells;
 }
 

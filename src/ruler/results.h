@@ -44,6 +44,10 @@ std::vector<Answered> read_samples(const std::filesystem::path& folder, const Ta
                                    std::int64_t count);
 void write_samples(const std::filesystem::path& folder, const Cell& cell);
 
+// Adds to a run's cells what others have answered in its folder, each with all samples that it has, and brings them
+// into the order of reports: by task, then by length.
+void add_answered(std::vector<Cell>& cells, const std::filesystem::path& folder);
+
 // Prompts for others to answer, and their answers: prompts/ and predictions/ beside run.json. How many prompts a cell's
 // file has; it is written as a whole, or not at all where `make` stops.
 std::int64_t count_prompts(const std::filesystem::path& folder, const Task& task, std::int64_t length);

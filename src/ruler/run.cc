@@ -49,6 +49,10 @@ std::string no_samples(SampleMaker& maker, std::int64_t samples) {
                               : concat("has ", available, " questions that fit, for ", samples, " samples");
 }
 
+std::string no_sample(std::int64_t index) {
+  return concat("sample ", index, " does not fit, however it is drawn");
+}
+
 // Of the samples that a cell still has to get.
 double tokens_missing(const Cell& cell, std::int64_t samples) {
   if (!cell.skipped.empty()) return 0;
@@ -63,7 +67,9 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
   RunResult result{.cells = cells_of(options, material)};
   double total = 0;
   for (Cell& cell : result.cells) {
-    if (cell.skipped.empty()) cell.samples = read_samples(folder, *cell.task, cell.length, options.samples);
+    cell.samples = read_samples(folder, *cell.task, cell.length, options.samples);
+    // What has been answered needs no data.
+    if (static_cast<std::int64_t>(cell.samples.size()) == options.samples) cell.skipped.clear();
     total += tokens_missing(cell, options.samples);
   }
   Work work(events, total);
@@ -91,7 +97,17 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
       work.show(cell, first, options.samples, 0);
       std::vector<Sample> samples;
       while (static_cast<std::int64_t>(samples.size()) < size && !stopped(events)) {
-        samples.push_back(maker.make(first + static_cast<std::int64_t>(samples.size())));
+        const std::int64_t index = first + static_cast<std::int64_t>(samples.size());
+        std::optional<Sample> sample = maker.make(index);
+        if (!sample) {
+          cell.skipped = no_sample(index);
+          break;
+        }
+        samples.push_back(std::move(*sample));
+      }
+      if (!cell.skipped.empty()) {
+        work.remove(static_cast<double>((options.samples - first) * cell.length));
+        break;
       }
       std::vector<std::string> texts;
       if (!stopped(events)) {
@@ -137,15 +153,22 @@ RunResult write_all_prompts(const RunOptions& options, const Material& material,
       work.remove(static_cast<double>(options.samples * cell.length));
       continue;
     }
-    result.complete = write_prompts(folder, *cell.task, cell.length, options.samples,
-                                    [&](std::int64_t i) -> std::optional<Sample> {
-                                      if (stopped(events)) return std::nullopt;
-                                      work.add(static_cast<double>(cell.length));
-                                      work.show(cell, i + 1, options.samples, 0);
-                                      return maker.make(i);
-                                    });
+    const bool written = write_prompts(
+        folder, *cell.task, cell.length, options.samples, [&](std::int64_t i) -> std::optional<Sample> {
+          result.complete = !stopped(events);
+          if (!result.complete) return std::nullopt;
+          work.show(cell, i, options.samples, 0);
+          std::optional<Sample> sample = maker.make(i);
+          if (sample) {
+            work.add(static_cast<double>(cell.length));
+          } else {
+            work.remove(static_cast<double>((options.samples - i) * cell.length));
+            cell.skipped = no_sample(i);
+          }
+          return sample;
+        });
     if (!result.complete) break;
-    result.answered += options.samples;
+    if (written) result.answered += options.samples;
   }
   return result;
 }

@@ -11,7 +11,8 @@ namespace {
 
 // Attempts to draw a sample that fits where its shortest form is about as long as the length allows.
 constexpr std::uint64_t kAttempts = 16;
-constexpr std::int64_t kMaxExampleTokens = 500;  // of variable tracking, as in the definition
+constexpr std::int64_t kMaxExampleTokens =
+    500;  // of variable tracking, its answer aside, as in the definition
 
 std::uint64_t key_of(std::uint64_t seed, const Task& task, std::int64_t length) {
   const auto number = static_cast<std::uint64_t>(&task - all_tasks().data());
@@ -44,13 +45,13 @@ SampleMaker::SampleMaker(const Task& task, std::int64_t length, std::uint64_t se
   if (task.kind == Kind::variable_tracking) {
     const std::int64_t max_tokens = std::min(kMaxExampleTokens, length / 4);
     const auto tokens = [&](std::int64_t lines) {
-      return count_(variable_tracking_example(lines, random_.stream(0), random_.stream(1)));
+      return count_(variable_tracking_example(lines, random_.stream(0), random_.stream(1)).text);
     };
     example_lines_ = kMinNoiseLines;
     while (example_lines_ < max_tokens && tokens(example_lines_ + 1) <= max_tokens) ++example_lines_;
   }
   // The first sample says how much haystack the others take, about.
-  if (!try_make(0)) {
+  if (!make(0)) {
     refusal_ = concat("needs at least ", grouped(needed_ + task.new_tokens), " tokens with this tokenizer");
   }
 }
@@ -94,7 +95,7 @@ std::int64_t SampleMaker::available(std::int64_t wanted) {
   return std::min(wanted, static_cast<std::int64_t>(questions_.size()));
 }
 
-std::optional<Sample> SampleMaker::try_make(std::int64_t index) {
+std::optional<Sample> SampleMaker::make(std::int64_t index) {
   std::optional<Sample> sample;
   if (task_.kind == Kind::questions) {
     if (available(index + 1) > index) sample = fit(draft(questions_[static_cast<std::size_t>(index)]));
@@ -105,13 +106,6 @@ std::optional<Sample> SampleMaker::try_make(std::int64_t index) {
   }
   if (sample) sample->index = index;
   return sample;
-}
-
-Sample SampleMaker::make(std::int64_t index) {
-  std::optional<Sample> sample = try_make(index);
-  if (!sample)
-    throw Error(concat(task_.name, ": no sample ", index, " fits into ", grouped(length_), " tokens"));
-  return std::move(*sample);
 }
 
 // The most units that fit, or so many that less than a unit or 1/500 of the length is left. Tokens grow with the

@@ -34,11 +34,11 @@ class SampleMaker {
 
   // How many samples there are, of as many as wanted: questions may run out.
   std::int64_t available(std::int64_t wanted);
-  // index: below what is available.
-  Sample make(std::int64_t index);
+  // index: below what is available. None where nothing that was drawn for it fits, which happens at lengths that are
+  // about a task's shortest.
+  std::optional<Sample> make(std::int64_t index);
 
  private:
-  std::optional<Sample> try_make(std::int64_t index);
   std::optional<Sample> fit(const Draft& draft);
   Draft draft(std::uint64_t number) const;
   const QuestionSet& question_set() const;

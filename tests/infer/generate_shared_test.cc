@@ -6,31 +6,15 @@
 #include <gtest/gtest.h>
 
 #include "infer/engines.h"
+#include "infer/text_model.h"
 #include "model/errors.h"
 
 namespace gsa::infer {
 namespace {
 
 using gsa::testing::expect_error;
-
-nn::Model make_model(nn::System system) {
-  nn::ModelConfig config = nn::ModelConfig::preset("tiny");
-  config.layers = 2;
-  config.eos_ids.clear();
-  config.attention.init_std = 0.2;
-  config.attention.budget = {.mode = BudgetMode::inverse, .base = 12, .min = 4, .max = 24};
-  apply(config, system);
-  torch::manual_seed(5);
-  nn::Model model(config);
-  model->to(torch::kFloat64);  // so that rounding in batches of other sizes moves no token
-  model->eval();
-  return model;
-}
-
-const data::Tokenizer& bytes() {
-  static const auto tokenizer = data::byte_tokenizer();
-  return *tokenizer;
-}
+using testing::bytes;
+using testing::text_model;
 
 // A haystack with a needle at a place of its own, as RULER's are, and two that share nothing.
 std::vector<std::vector<std::int64_t>> needle_prompts() {
@@ -50,7 +34,7 @@ std::vector<std::vector<std::int64_t>> needle_prompts() {
 TEST(GenerateShared, texts_are_those_of_each_prompt_alone) {
   const torch::NoGradGuard no_grad;
   for (const nn::System system : {nn::System::gsa, nn::System::standard}) {
-    Engine engine(make_model(system), {.page_size = 16});
+    Engine engine(text_model(system), {.page_size = 16});
     const auto prompts = needle_prompts();
     const GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 12};
     std::int64_t all = 0, last_read = 0, last_total = 0;
@@ -82,14 +66,14 @@ TEST(GenerateShared, texts_are_those_of_each_prompt_alone) {
 }
 
 TEST(GenerateShared, room_is_counted_in_pages) {
-  Engine engine(make_model(nn::System::gsa), {.page_size = 16, .cache_bytes = std::int64_t{4} << 20});
+  Engine engine(text_model(nn::System::gsa), {.page_size = 16, .cache_bytes = std::int64_t{4} << 20});
   const std::int64_t room = engine.cache().room();
   EXPECT_EQ(fitting_sequences(engine, room), 1);
   EXPECT_EQ(fitting_sequences(engine, room + 1), 0);
   const std::int64_t many = fitting_sequences(engine, 100);
   EXPECT_EQ(many, std::min<std::int64_t>(2048, room / 128));
   // So many do fit.
-  Engine small(make_model(nn::System::gsa), {.page_size = 16, .cache_bytes = std::int64_t{1} << 20});
+  Engine small(text_model(nn::System::gsa), {.page_size = 16, .cache_bytes = std::int64_t{1} << 20});
   const std::int64_t count = fitting_sequences(small, 200);
   ASSERT_GE(count, 1);
   std::vector<std::vector<std::int64_t>> prompts;
@@ -103,7 +87,7 @@ TEST(GenerateShared, room_is_counted_in_pages) {
 }
 
 TEST(GenerateShared, stops_where_it_is_told_to) {
-  Engine engine(make_model(nn::System::gsa), {.page_size = 16, .chunk = 32});
+  Engine engine(text_model(nn::System::gsa), {.page_size = 16, .chunk = 32});
   int asked = 0;
   const auto result = generate_shared(engine, bytes(), needle_prompts(), {.max_tokens = 5},
                                       {.progress = nullptr, .cancelled = [&] { return ++asked == 3; }});

@@ -9,31 +9,15 @@
 #include <set>
 
 #include "gsa/error.h"
+#include "infer/text_model.h"
 #include "model/errors.h"
 
 namespace gsa::infer {
 namespace {
 
 using gsa::testing::expect_error;
-
-nn::Model make_model(nn::System system = nn::System::gsa) {
-  nn::ModelConfig config = nn::ModelConfig::preset("tiny");
-  config.layers = 2;
-  config.eos_ids.clear();  // the tokenizer's own ends a text; random weights draw it rarely
-  config.attention.init_std = 0.2;
-  config.attention.budget = {.mode = BudgetMode::inverse, .base = 12, .min = 4, .max = 24};
-  apply(config, system);
-  torch::manual_seed(5);
-  nn::Model model(config);
-  model->to(torch::kFloat64);  // so that rounding in batches of other sizes moves no draw
-  model->eval();
-  return model;
-}
-
-const data::Tokenizer& bytes() {
-  static const auto tokenizer = data::byte_tokenizer();
-  return *tokenizer;
-}
+using testing::bytes;
+using testing::text_model;
 
 struct Batch {
   std::deque<Sequence> sequences;
@@ -66,7 +50,7 @@ class GenerateSystems : public ::testing::TestWithParam<nn::System> {};
 // Greedy text against a whole forward pass of the model for every token.
 TEST_P(GenerateSystems, GoesOnAsTheModelDoes) {
   const torch::NoGradGuard no_grad;
-  nn::Model model = make_model(GetParam());
+  nn::Model model = text_model(GetParam());
   Engine engine(model);
   const auto result = run(engine, kPrompts, {.sampling = {.temperature = 0}, .max_tokens = 20});
   for (std::size_t i = 0; i < kPrompts.size(); ++i) {
@@ -92,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(All, GenerateSystems,
                          });
 
 TEST(Generate, NeighboursInTheBatchChangeNothing) {
-  Engine engine(make_model());
+  Engine engine(text_model());
   const GenerateOptions options{.sampling = {.temperature = 0.9, .top_p = 0.9, .seed = 3}, .max_tokens = 30};
   const auto together = run(engine, kPrompts, options);
   for (std::size_t i = 0; i < kPrompts.size(); ++i) {
@@ -106,7 +90,7 @@ TEST(Generate, NeighboursInTheBatchChangeNothing) {
 }
 
 TEST(Generate, SamplesAreStreamsOfTheirOwn) {
-  Engine engine(make_model());
+  Engine engine(text_model());
   GenerateOptions options{.sampling = {.seed = 8}, .max_tokens = 25, .samples = 3};
   const auto result = run(engine, {kPrompts[0], kPrompts[2]}, options);
   ASSERT_EQ(result.texts.size(), 6u);
@@ -124,7 +108,7 @@ TEST(Generate, SamplesAreStreamsOfTheirOwn) {
 }
 
 TEST(Generate, TextsEndAsTheyShould) {
-  Engine engine(make_model());
+  Engine engine(text_model());
   const GenerateOptions greedy{.sampling = {.temperature = 0}, .max_tokens = 40};
   // A random model may end its text at any token: what is compared with is its text past all marks.
   GenerateOptions unending = greedy;
@@ -145,7 +129,7 @@ TEST(Generate, TextsEndAsTheyShould) {
   EXPECT_LT(stopped.tokens.size(), 40u);
 
   // The mark that ends a text: whichever token comes eleventh.
-  nn::Model model = make_model();
+  nn::Model model = text_model();
   nn::ModelConfig config = model->config();
   config.eos_ids = {whole.tokens[10].id};
   nn::Model ending(config);
@@ -173,7 +157,7 @@ TEST(Generate, TextsEndAsTheyShould) {
 }
 
 TEST(Generate, TheSequenceCanGoOn) {
-  Engine engine(make_model());
+  Engine engine(text_model());
   const GenerateOptions greedy{.sampling = {.temperature = 0}, .max_tokens = 30};
   const auto whole = ids_of(run(engine, {kPrompts[0]}, greedy).texts[0]);
   GenerateOptions part = greedy;
@@ -190,7 +174,7 @@ TEST(Generate, TheSequenceCanGoOn) {
 }
 
 TEST(Generate, EventsTellWhatHappens) {
-  Engine engine(make_model(), {.chunk = 16});
+  Engine engine(text_model(), {.chunk = 16});
   std::vector<std::int64_t> done;
   std::vector<std::string> streamed(2);
   std::vector<std::size_t> finished;
@@ -218,7 +202,7 @@ TEST(Generate, EventsTellWhatHappens) {
 }
 
 TEST(Generate, CanBeCancelled) {
-  Engine engine(make_model(), {.chunk = 8});
+  Engine engine(text_model(), {.chunk = 8});
   const GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 20, .ignore_eos = true};
   const auto whole = run(engine, {kPrompts[0]}, options);
   for (const std::int64_t after : {1, 7}) {  // passes: three of prefill, then steps
@@ -240,7 +224,7 @@ TEST(Generate, CanBeCancelled) {
 }
 
 TEST(Generate, PenaltyKnowsThePrompt) {
-  Engine engine(make_model());
+  Engine engine(text_model());
   const auto result = run(engine, {kPrompts[0]},
                           {.sampling = {.temperature = 0, .repetition_penalty = 1e6}, .max_tokens = 20});
   std::set<std::int64_t> seen;
@@ -250,7 +234,7 @@ TEST(Generate, PenaltyKnowsThePrompt) {
 }
 
 TEST(Generate, WhatCannotBeIsRefusedBeforeAnyWork) {
-  nn::Model model = make_model();
+  nn::Model model = text_model();
   Engine engine(model, {.cache_bytes = 1 << 20});
   GenerateEvents events;
   events.prefill = [](std::int64_t, std::int64_t) { ADD_FAILURE() << "work was done"; };

@@ -305,18 +305,7 @@ TEST(AttendBackwardArguments, MistakesAreNamed) {
   const Tensor dout = random_dout(problem);
   Gradients g{Tensor(backend::any_dtype(), 5, 4, 8), Tensor(DType::f32, 45, 2, 8),
               Tensor(DType::f32, 45, 2, 8)};
-  const AttendBackwardArgs good = {.shape = problem.shape(),
-                                   .q = problem.q.rows(),
-                                   .k = problem.k.rows(),
-                                   .v = problem.v.rows(),
-                                   .mask = problem.mask_view(),
-                                   .sequences = problem.batch.view(),
-                                   .out = forward.out.rows(),
-                                   .lse = forward.lse.data(),
-                                   .dout = dout.rows(),
-                                   .dq = g.dq.rows(),
-                                   .dk = g.dk.data(),
-                                   .dv = g.dv.data()};
+  const AttendBackwardArgs good = backward_args(problem, forward, dout, g);
   backend::attend_backward(good, serial());
   using Args = AttendBackwardArgs;
   const auto wrong = [&](const std::string& argument, const std::function<void(Args&)>& change) {

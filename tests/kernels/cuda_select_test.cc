@@ -117,7 +117,7 @@ TEST_P(OnePass, EmptiesQueriesThatSeeInfinity) {
 }
 
 // Distributions of scores that no random input has, and trained ones do.
-enum class Scores { random, crowded, saturated, tied, one_head, near_constant };
+enum class Scores { random, crowded, saturated, tied, one_head, near_constant, unsampled };
 
 const char* name_of(Scores scores) {
   switch (scores) {
@@ -133,6 +133,8 @@ const char* name_of(Scores scores) {
       return "one_head";
     case Scores::near_constant:
       return "near_constant";
+    case Scores::unsampled:
+      return "unsampled";
   }
   return "?";
 }
@@ -165,6 +167,12 @@ IndexerProblem problem_of(Scores scores, const Batch& batch) {
     case Scores::near_constant:
       each_key([&](auto s, auto c) { return s % 50 == 0 ? k(s, c) : k(1, c); });
       break;
+    case Scores::unsampled:  // equal wherever stored rows are sampled (select/cuda/kernels.h)
+      each_key([&](auto s, auto c) {
+        const std::int64_t at = s % 64;
+        return (at >= 8 && at < 16 && at % 2 == 0) || (at >= 41 && at < 48 && at % 2 == 1) ? 0 : k(s, c);
+      });
+      break;
   }
   return problem;
 }
@@ -176,6 +184,36 @@ cuda::SelectWork work_of(IndexerProblem& problem, const Budget& budget) {
   backend::counted_select_work = nullptr;
   return work;
 }
+
+// Rows of every size that has a kernel of its own, with scores that fill lists, tie, or differ from what a
+// sample of them shows: the mask is that of a full sort.
+class StoredRows : public ::testing::TestWithParam<Scores> {};
+
+TEST_P(StoredRows, AreSelectedExactly) {
+  constexpr std::int64_t kQueries = 40;
+  for (const std::int64_t keys : {900, 1900, 4000, 8000, 16000, 30000}) {
+    IndexerProblem problem = problem_of(GetParam(), {{kQueries, keys, keys - kQueries}});
+    const Tensor scores = run_index_scores(problem, serial());
+    for (const std::int64_t k : {std::int64_t{3}, keys / 32, keys / 8, keys / 2, keys - 50}) {
+      const SelectResult result = run_select(problem, {BudgetMode::fixed, k, 1, 1 << 20, -1}, serial());
+      for (std::int64_t t = 0; t < kQueries; ++t) {
+        const std::int64_t visible = keys - kQueries + t + 1;
+        const std::vector<double> row = scores.values<double>(t, t + 1);
+        const reference::Choice<double> choice = reference::choose(row.data(), visible, k);
+        std::int64_t wrong = 0;
+        for (std::int64_t s = 0; s < 32 * result.mask.words_per_query; ++s) {
+          wrong += result.mask.get(t, s) != (s < visible && choice.chosen[s]);
+        }
+        ASSERT_EQ(wrong, 0) << "query " << t << ", " << k << " of " << visible << " keys";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, StoredRows,
+                         ::testing::Values(Scores::random, Scores::crowded, Scores::saturated, Scores::tied,
+                                           Scores::one_head, Scores::near_constant, Scores::unsampled),
+                         [](const ::testing::TestParamInfo<Scores>& p) { return name_of(p.param); });
 
 class Work : public ::testing::TestWithParam<Scores> {};
 

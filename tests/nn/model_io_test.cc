@@ -63,6 +63,7 @@ TEST_P(SavedModels, ComeBackToTheBit) {
       save_model(model, folder / "model");
       const LoadedModel back = load_model(folder / "model");
       EXPECT_TRUE(back.initialised.empty());
+      EXPECT_EQ(stored_dtype(folder / "model"), dtype_of(dtype));
       expect_equal_state(model, back.model);
       Model other = back.model;
       model->eval();

@@ -82,13 +82,38 @@ def test_the_whole_command(gsa, model):
     for part in ("niah_single_2*", "skipped  qa_2: needs", "3 of 13", "18 samples answered"):
         assert part in shown
 
-    # Nothing is done again, not even the weights are read.
+    # Nothing is done again.
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     again = ruler(gsa, *arguments)
     assert "nothing to do: every sample is answered already" in again
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
     assert "a run with seed 42, this one has 7" in ruler(gsa, *arguments, "--seed", 7, status=1)
     assert "18 samples answered" in ruler(gsa, *arguments[:-1], "elsewhere", "--seed", 7)
+
+    # Another task into the same folder, without the data of the others: their scores stay, with their mark.
+    short = (model, "--lengths", 768, "--samples", 3, "--device", "cpu", "--output", "out")
+    added = ruler(gsa, *short, "--tasks", "fwe")
+    assert "niah_single_2*" in added and "4 of 13" in added
+    assert "nothing to do" in ruler(gsa, *short, "--tasks", "niah_single_2,qa_1")
+    after = json.loads((out / "ruler.json").read_text(encoding="utf-8"))["cells"]
+    assert {(cell["task"], cell["length"]) for cell in after} == {*cells, ("fwe", 768)}
+    assert next(cell for cell in after if cell["task"] == "niah_single_2")["haystack"] == "own"
+
+
+def test_a_run_is_of_the_type_and_extension_it_came_to(gsa, model):
+    folder = gsa.folder / "extended"
+    shutil.copytree(model, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 2048
+    config["rope_scaling"] = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    arguments = (folder, "--tasks", "niah_single_1", "--lengths", 768, "--samples", 1, "--device", "cpu")
+    ruler(gsa, *arguments)
+    run = json.loads((gsa.folder / "ruler" / "run.json").read_text(encoding="utf-8"))
+    assert (run["dtype"], run["extend"]) == ("float32", 2)
+    assert "nothing to do" in ruler(gsa, *arguments, "--dtype", "float32", "--extend", 2)
+    assert "a run with extend 2.0, this one has 1.0" in ruler(gsa, *arguments, "--extend", 1, status=1)
+    assert 'a run with dtype "float32", this one has "bfloat16"' in ruler(gsa, *arguments, "--dtype", "bfloat16", status=1)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -110,11 +135,12 @@ def test_a_run_that_was_cut_off_goes_on(gsa, model, how):
     assert 0 < done < 12, "the cache was to hold a part of the samples only"
     rest = gsa.run(*arguments, "--output", "cut")
     assert f"{24 - done} samples answered" in rest
-    assert {file.name: file.read_bytes() for file in (gsa.folder / "cut" / "samples").iterdir()} == whole
+    # A run that was killed may leave a temporary file.
+    assert {file.name: file.read_bytes() for file in (gsa.folder / "cut" / "samples").glob("[!.]*")} == whole
 
 
 def test_mistakes(gsa, model):
-    assert "niah_single_1" in ruler(gsa, model, "--tasks", "niah_singl_1", status=2)
+    assert "did you mean 'niah_single_1'?" in ruler(gsa, model, "--tasks", "niah_singl_1", status=2)
     assert "--extend 4 extends it" in ruler(gsa, model, "--lengths", 4096, status=2)
     assert "expected a model's folder" in ruler(gsa, status=2)
     assert "expected --essays or --haystack" in ruler(gsa, model, "--essays", "a", "--haystack", "b", status=2)
@@ -123,6 +149,7 @@ def test_mistakes(gsa, model):
     assert "--samples" in ruler(gsa, "--score", "w", "--samples", 3, status=2)
     assert "no-such-file" in ruler(gsa, model, "--squad", "no-such-file", status=1)
     assert "expected --write" in ruler(gsa, "--counter", "cat", status=2)
+    assert "expected --write" in ruler(gsa, "--score", "w", "--counter", "cat", status=2)
     assert "got 'x'" in ruler(gsa, "--write", "w", "--counter", "while read l; do echo x; done", status=1)
     assert "got its end" in ruler(gsa, "--write", "w", "--counter", "true", status=1)
     nothing = ruler(gsa, model, "--tasks", "qa_2", "--output", "skipped")
@@ -149,6 +176,19 @@ def test_prompts_for_others_and_their_scores(gsa):
     result = json.loads((folder / "ruler.json").read_text(encoding="utf-8"))
     assert [(cell["task"], cell["score"]) for cell in result["cells"]] == [("niah_single_1", 66.67)]
     assert "skipped  fwe: has 0 of 3 predictions" in shown and "skipped  qa_1: has no prompts" in shown
+    # Whose predictions they are is not known: the tokenizer is no model.
+    assert "<title>RULER: predictions</title>" in (folder / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_counter_that_counts_otherwise_is_another_run(gsa):
+    file = gsa.folder / "count.py"
+    arguments = ("--write", "w", "--counter", f"{shlex.quote(sys.executable)} -u count.py", "--tasks", "fwe",
+                 "--lengths", 1024, "--samples", 1)  # fmt: skip
+    file.write_text("import sys\nfor line in sys.stdin: print(len(line))", encoding="utf-8")
+    ruler(gsa, *arguments)
+    assert "0 prompts written" in ruler(gsa, *arguments)
+    file.write_text("import sys\nfor line in sys.stdin: print(len(line) // 2)", encoding="utf-8")
+    assert "a run with probe_tokens" in ruler(gsa, *arguments, status=1)
 
 
 def script():
@@ -158,7 +198,7 @@ def script():
     return module
 
 
-def test_the_script_answers_what_is_missing(gsa):
+def test_the_script_answers_what_is_missing(gsa, monkeypatch):
     """Its handling of files, with a stub for the model."""
     module = script()
     out = io.StringIO()
@@ -188,6 +228,11 @@ def test_the_script_answers_what_is_missing(gsa):
     ruler(gsa, "--score", "w")
     result = json.loads((folder / "ruler.json").read_text(encoding="utf-8"))
     assert {cell["task"]: cell["score"] for cell in result["cells"]} == {"niah_single_1": 100, "fwe": 66.67}
+
+    def nothing_is_written(*_):
+        raise AssertionError("answers that are there are left alone")
+
+    monkeypatch.setattr(Path, "write_text", nothing_is_written)
     module.answer(generate, folder)
     assert len(asked) == 5
 

@@ -37,6 +37,11 @@ TEST(RulerMetric, means_have_two_decimals) {
   EXPECT_EQ(percentage({1, 0, 0}), 33.33);
   EXPECT_EQ(percentage({1, 1, 0}), 66.67);
   EXPECT_EQ(percentage({1}), 100);
+  std::vector<double> one_of(32, 0.0);
+  one_of[5] = 1;
+  EXPECT_EQ(percentage(one_of), 3.12) << "3.125 goes to the even one, as in Python";
+  one_of[6] = one_of[7] = 1;
+  EXPECT_EQ(percentage(one_of), 9.38);
   EXPECT_TRUE(std::isnan(percentage({})));
 }
 

@@ -89,7 +89,7 @@ TEST(RulerSamples, fill_the_length_and_never_exceed_it) {
       SampleMaker maker(task, length, 42, material, count_tokens);
       ASSERT_EQ(maker.refusal(), "") << task.name;
       for (std::int64_t i = 0; i < 4; ++i) {
-        const Sample sample = maker.make(i);
+        const Sample sample = maker.make(i).value();
         SCOPED_TRACE(concat(task.name, " ", length, " ", i));
         EXPECT_EQ(sample.tokens, count_tokens(sample.prompt));
         EXPECT_LE(sample.tokens + task.new_tokens, length);
@@ -103,12 +103,12 @@ TEST(RulerSamples, depend_on_seed_and_index_alone) {
   const Material material = everything();
   for (const Task& task : all_tasks()) {
     SampleMaker first(task, 2048, 1, material, count_tokens), second(task, 2048, 1, material, count_tokens);
-    const Sample third = first.make(3);
+    const Sample third = first.make(3).value();
     first.make(7);
     second.make(0);
-    EXPECT_EQ(second.make(3).prompt, third.prompt) << task.name;
-    EXPECT_NE(second.make(4).prompt, third.prompt) << task.name;
-    EXPECT_NE(SampleMaker(task, 2048, 2, material, count_tokens).make(3).prompt, third.prompt) << task.name;
+    EXPECT_EQ(second.make(3)->prompt, third.prompt) << task.name;
+    EXPECT_NE(second.make(4)->prompt, third.prompt) << task.name;
+    EXPECT_NE(SampleMaker(task, 2048, 2, material, count_tokens).make(3)->prompt, third.prompt) << task.name;
   }
 }
 
@@ -127,6 +127,22 @@ TEST(RulerSamples, take_few_counts_of_long_texts) {
   }
 }
 
+TEST(RulerSamples, the_worked_example_has_500_tokens_before_its_answer) {
+  const Material material;
+  SampleMaker maker(task_by_name("vt"), 4096, 42, material, count_tokens);
+  const std::string prompt = maker.make(0)->prompt;
+  const std::string asked = prompt.substr(0, prompt.find("they are: ") + 10);
+  const std::string noise =
+      "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n";
+  EXPECT_LE(count_tokens(asked), 500);
+  EXPECT_GT(count_tokens(asked) + count_tokens(noise), 500);
+  // Whatever the answer takes.
+  const SampleMaker answers(task_by_name("vt"), 4096, 42, material, [&](const std::string& text) {
+    EXPECT_FALSE(text.ends_with("\n")) << "an example with its answer was measured";
+    return count_tokens(text);
+  });
+}
+
 TEST(RulerSamples, what_does_not_fit_is_said) {
   const Material material = everything();
   SampleMaker words(task_by_name("cwe"), 256, 42, material, count_tokens);
@@ -134,13 +150,46 @@ TEST(RulerSamples, what_does_not_fit_is_said) {
   SampleMaker asked(task_by_name("qa_1"), 64, 42, material, count_tokens);
   EXPECT_TRUE(asked.refusal().starts_with("needs at least ")) << asked.refusal();
   SampleMaker few(task_by_name("qa_1"), 512, 42, material, count_tokens);
-  EXPECT_EQ(few.make(29).answers.front(), "129");
+  EXPECT_EQ(few.make(29)->answers.front(), "129");
   EXPECT_EQ(few.available(29), 29);
   EXPECT_EQ(few.available(31), 30);
   const TemporaryFolder folder;
   const RunOptions too_many{.tasks = {&task_by_name("qa_1")}, .lengths = {512}, .samples = 31};
   const RunResult result = run(too_many, material, count_tokens, nobody(), folder.path());
   EXPECT_EQ(result.cells[0].skipped, "has 30 questions that fit, for 31 samples");
+}
+
+// The draft of one sample may be too long where those of others fit; what comes after it goes on.
+TEST(RulerRun, a_sample_that_does_not_fit_ends_its_cell_alone) {
+  const TemporaryFolder folder;
+  const RunOptions options{
+      .tasks = {&task_by_name("niah_single_1"), &task_by_name("fwe")}, .lengths = {1024}, .samples = 5};
+  int too_long = 0;
+  const CountTokens count = [&](const std::string& text) {
+    if (too_long == 0) return count_tokens(text);
+    --too_long;
+    return std::int64_t{2000};
+  };
+  const RunEvents events{.progress =
+                             [&](double, double, const std::string& detail) {
+                               if (detail == "niah_single_1 at 1,024, 3 of 5")
+                                 too_long = 16;  // all its draws
+                             },
+                         .finished = nullptr,
+                         .stopped = nullptr};
+  const auto check = [&](const RunResult& result) {
+    EXPECT_TRUE(result.complete);
+    EXPECT_TRUE(result.cells[0].skipped.starts_with("sample 3 does not fit")) << result.cells[0].skipped;
+    EXPECT_EQ(result.cells[1].skipped, "");
+  };
+  const RunResult asked = run(options, {}, count, subject(all_answers), folder.path(), events);
+  check(asked);
+  EXPECT_EQ(asked.answered, 3 + 5);
+  EXPECT_EQ(asked.cells[1].score(), 100);
+  const RunResult written = write_all_prompts(options, {}, count, folder.path(), events);
+  check(written);
+  EXPECT_EQ(written.answered, 5);
+  EXPECT_EQ(count_prompts(folder.path(), task_by_name("niah_single_1"), 1024), 0);
 }
 
 TEST(RulerRun, who_knows_the_answers_scores_100) {
@@ -244,6 +293,29 @@ TEST(RulerRun, goes_on_where_it_was_stopped) {
   EXPECT_EQ(run(changed, material, count_tokens, subject(all_answers), folder.path()).answered, 4);
 }
 
+TEST(RulerRun, what_earlier_runs_answered_stays_in_the_report) {
+  const TemporaryFolder folder;
+  const auto asked = [&](const char* task, std::int64_t length, std::int64_t samples,
+                         const Material& material) {
+    const RunOptions options{.tasks = {&task_by_name(task)}, .lengths = {length}, .samples = samples};
+    return run(options, material, count_tokens, subject(all_answers), folder.path()).cells;
+  };
+  asked("qa_1", 1024, 3, everything());
+  asked("fwe", 2048, 2, {});
+  testing::write_text(folder / "samples/notes-abc.jsonl", "not ours");
+  testing::write_text(folder / "samples/fwe-02048.jsonl", "not ours");
+  std::vector<Cell> cells = asked("niah_single_1", 1024, 1, {});
+  add_answered(cells, folder.path());
+  std::vector<std::string> names;
+  for (const Cell& cell : cells)
+    names.push_back(concat(name_of(*cell.task, cell.length), " ", cell.samples.size()));
+  EXPECT_EQ(names, (std::vector<std::string>{"niah_single_1-1024 1", "fwe-2048 2", "qa_1-1024 3"}));
+  EXPECT_EQ(cells[2].score(), 100);
+  // Answers that are there need no data; more of them do.
+  EXPECT_EQ(asked("qa_1", 1024, 2, {})[0].skipped, "");
+  EXPECT_EQ(asked("qa_1", 1024, 4, {})[0].skipped, "needs SQuAD's questions: --squad");
+}
+
 TEST(RulerRun, a_folder_of_another_run_is_refused) {
   const TemporaryFolder folder;
   check_run(folder.path(), {{"seed", 9}}, "--output");
@@ -295,6 +367,8 @@ TEST(RulerRun, prompts_go_out_and_predictions_come_back) {
   EXPECT_EQ(cells["vt-4096"].skipped, "has 0 of 4 predictions");
   EXPECT_EQ(cells["cwe-4096"].skipped, "has 1 of 4 predictions");
   EXPECT_EQ(cells["qa_1-1024"].skipped, "has no prompts");
+  testing::write_text(folder / "prompts/x-abc.jsonl", "not ours");
+  EXPECT_EQ(score_predictions(folder.path()).size(), 26u);
   expect_error([&] { score_predictions(folder / "prompts"); }, {"--write has filled"});
 }
 
@@ -361,6 +435,9 @@ TEST(RulerMaterial, files_are_read_and_named_when_wrong) {
   EXPECT_EQ(hotpotqa.documents, (std::vector<std::string>{"S\nc.", "T\na. b."}));
   EXPECT_EQ(hotpotqa.questions[0].own, (std::vector<std::size_t>{1, 0}));
   expect_error([&] { QuestionSet::read_squad(folder / "hotpotqa.json"); }, {"hotpotqa.json", "SQuAD"});
+  testing::write_text(folder / "bare.json", R"([{"question": "why", "answer": "a", "context": []}])");
+  expect_error([&] { QuestionSet::read_hotpotqa(folder / "bare.json"); },
+               {"bare.json", "paragraphs in every context", "why"});
 }
 
 }  // namespace

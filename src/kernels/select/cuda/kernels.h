@@ -29,7 +29,7 @@ struct ScoreInput {
 
 // Of 64 keys in a row eight are in the sample: what one lane has of an mma tile, two of 16.
 constexpr int kStoredSample = 8;
-GSA_DEVICE int sample_position(int i) { return i / 8 * 64 + (i % 2 == 0 ? 8 : 41) + i % 8 / 2 * 2; }
+GSA_DEVICE constexpr int sample_position(int i) { return i / 8 * 64 + (i % 2 == 0 ? 8 : 41) + i % 8 / 2 * 2; }
 
 // Where scores go: row r of all queries to scores + (r - first_row) * stride.
 struct ScoreStore {

@@ -101,7 +101,8 @@ __global__ __launch_bounds__(kThreads, 3) void hopper_scores_kernel(const __grid
   KeyPanels<T, kSize> load(in, tile, q_address, begin);
   float* const row = store.scores + (tile.row + query - store.first_row) * store.stride + begin * kTileKeys +
                      2 * (thread % 4);
-  constexpr int kSampled = kTileKeys / kStoredSample;  // sample_position() says which
+  constexpr int kSampled = kTileKeys / kStoredSample;  // of a tile: score[1] of the even, score[5] of the odd
+  static_assert(sample_position(0) == 8 * 1 && sample_position(1) == 8 * 5 + 1);
   float* const sample = store.sample + (tile.row + query - store.first_row) * store.sample_stride() +
                         begin * kSampled + 2 * (thread % 4);
   const bool exists[2] = {query < tile.count, query + 8 < tile.count};
