@@ -23,14 +23,12 @@ double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-std::string with_digits(double value) { return fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0); }
-
 std::string speed(std::int64_t tokens, double seconds) {
   if (tokens == 0) return "none";
   const double each = rate(tokens, seconds);
   return concat(grouped(tokens), tokens == 1 ? " token" : " tokens", " in ",
-                seconds < 60 ? with_digits(seconds) + " s" : duration(seconds), ", ",
-                each < 1000 ? with_digits(each) : grouped(std::llround(each)), " tokens/s");
+                seconds < 60 ? three_digits(seconds) + " s" : duration(seconds), ", ",
+                each < 1000 ? three_digits(each) : grouped(std::llround(each)), " tokens/s");
 }
 
 }  // namespace
@@ -113,7 +111,7 @@ std::string describe(const GenerateCosts& costs) {
              " tokens in ", format_bytes(cache.bytes), ", ", grouped(cache.bytes_per_token),
              " bytes a token; room for ", grouped(cache.budget / cache.bytes_per_token), " in ",
              format_bytes(cache.budget), "\n", "weights   ", format_bytes(weights), "\n");
-  if (keys > 0) text += concat("k_t       ", with_digits(keys), " keys a query read, mean\n");
+  if (keys > 0) text += concat("k_t       ", three_digits(keys), " keys a query read, mean\n");
   return text;
 }
 

@@ -27,6 +27,23 @@ const char* css_class(Outcome outcome) {
   return outcome == Outcome::holds ? " holds" : outcome == Outcome::fails ? " fails" : "";
 }
 
+std::string how_it_is_judged(std::int64_t seeds) {
+  constexpr const char* kWorkedOut = " The sentences are worked out from the figures.";
+  if (seeds == 1) {
+    return concat("Figures come from one seed: a relation holds where the difference is larger than a floor ",
+                  "(docs/paper.md).", kWorkedOut);
+  }
+  const auto systems_count = static_cast<std::int64_t>(systems().size());
+  return concat(
+      "± is the standard deviation over ", seeds,
+      " seeds; figures without it come from one. Systems of a seed see the same rows in the same order, so "
+      "that differences are taken seed by seed. A relation holds where their mean is larger than a floor "
+      "(docs/paper.md) and than chance explains: Student's t at 95 %, with one spread for all systems of a "
+      "column, which ",
+      systems_count, " systems give ", (systems_count - 1) * (seeds - 1),
+      " degrees of freedom where two alone would have ", seeds - 1, ".", kWorkedOut);
+}
+
 // Paragraphs that both pages begin with.
 std::vector<std::string> introduction(const PageOptions& o) {
   const Scale& s = o.tables.scale;
@@ -37,11 +54,7 @@ std::vector<std::string> introduction(const PageOptions& o) {
              "). The paper's figures stand beside ours for the "
              "relations between systems: its models have 1.7B parameters and 400B tokens, so that absolute "
              "figures do not compare. ",
-             o.tables.seeds == 1 ? std::string("Figures come from one seed. ")
-                                 : concat("± is the standard deviation over ", o.tables.seeds,
-                                          " seeds; figures without it come from one. "),
-             "A relation holds where the difference is larger than what seeds and sampling explain; the "
-             "sentences are worked out from the figures.",
+             how_it_is_judged(o.tables.seeds),
              s.tells ? "" : " At this scale models learn next to nothing: no sentence decides anything."),
       concat("Models: ", model, "; rows of ", grouped(s.length),
              " tokens, each with the begin mark in front; ", grouped(s.batch_tokens),

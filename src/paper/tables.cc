@@ -12,7 +12,6 @@ namespace gsa::paper {
 namespace {
 
 using Sense = Claim::Sense;
-using Unit = Claim::Unit;
 using Form = Column::Form;
 
 // Differences of perplexity up to this share come and go with the seed at the scales that run here.
@@ -54,7 +53,7 @@ class Tables {
     Cell result;
     for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) {
       if (const double* number = find(concat(seed_name(seed), "/", run, "/", step), value)) {
-        result.values.push_back(*number);
+        result.seeds[seed] = *number;
       }
     }
     return result;
@@ -62,7 +61,7 @@ class Tables {
   // Of the first seed, which is all that ablations have: beside them the main tables' gsa has one seed too.
   Cell first_seed(const std::string& run, const std::string& step, const std::string& value) const {
     const double* number = find(concat(seed_name(1), "/", run, "/", step), value);
-    return number != nullptr ? Cell{{*number}} : Cell{};
+    return number != nullptr ? Cell{*number} : Cell{};
   }
 
   static const Cell& of(const Table& table, const std::string& row, std::size_t column) {
@@ -73,8 +72,11 @@ class Tables {
     return none;
   }
 
+  // The spread is that of the column.
   static Claim claim(const Table& table, const std::string& what, const std::string& left,
                      const std::string& right, std::size_t column, Sense sense, Unit unit, double floor) {
+    std::vector<Cell> rows;
+    for (const Row& row : table.rows) rows.push_back(row.ours.at(column));
     return {.what = what,
             .left = left,
             .right = right,
@@ -82,7 +84,8 @@ class Tables {
             .b = of(table, right, column),
             .sense = sense,
             .unit = unit,
-            .floor = floor};
+            .floor = floor,
+            .spread = spread_of(rows, unit)};
   }
 
   // One series a column, of the rows' means.
@@ -100,19 +103,13 @@ class Tables {
 
   Verdict judged(const std::vector<Claim>& claims) const { return verdict_of(claims, s_.tells); }
 
-  // What says nothing about ablations, which have one seed: as much as the main tables' seeds differ.
-  double ablation_floor() const {
-    double sum = 0;
-    int count = 0;
-    for (const std::string& system : systems()) {
-      const Cell figure = cell(system, "eval-1", "perplexity");
-      const double relative = figure.deviation() / figure.mean();
-      if (!std::isfinite(relative)) continue;
-      sum += relative * relative;
-      ++count;
-    }
-    // Twice the error of a difference of two runs.
-    return count > 0 ? std::max(kLossFloor, 2 * std::sqrt(2 * sum / count)) : kLossFloor;
+  // Ablations have one seed each: perplexity strays as that of the main tables does.
+  Claim less_perplexity(const Table& table, const std::string& left, const std::string& right) const {
+    Claim result = claim(table, "perplexity", left, right, 0, Sense::below, Unit::percent, kLossFloor);
+    std::vector<Cell> rows;
+    for (const std::string& system : systems()) rows.push_back(cell(system, "eval-1", "perplexity"));
+    result.spread = spread_of(rows, Unit::percent);
+    return result;
   }
 
   Table perplexity() const {
@@ -140,8 +137,8 @@ class Tables {
                             paper[i]});
     }
     std::vector<Claim> claims;
-    for (const char* other : {"standard", "gated-only"}) {
-      for (std::size_t text = 0; text < 2; ++text) {
+    for (std::size_t text = 0; text < 2; ++text) {
+      for (const char* other : {"standard", "gated-only"}) {
         claims.push_back(
             claim(table, o_.texts[text], "gsa", other, text, Sense::below, Unit::percent, kLossFloor));
       }
@@ -243,7 +240,7 @@ class Tables {
     }
     Claim gate = claim(table, "mean output gate", "gsa", "", 1, Sense::below, Unit::percent, kSinkFloor);
     gate.right = "where it starts (0.5)";
-    if (gate.a.run()) gate.b = Cell{std::vector<double>(gate.a.values.size(), 0.5)};
+    for (const auto& [seed, value] : gate.a.seeds) gate.b.seeds[seed] = 0.5;
     table.verdict = judged(
         {claim(table, "first token's share", "gsa", "standard", 0, Sense::below, Unit::percent, kSinkFloor),
          claim(table, "first token's share", "gated-only", "standard", 0, Sense::below, Unit::percent,
@@ -260,7 +257,7 @@ class Tables {
     const std::string run = concat(rate_name(factor), "-", system);
     const double* diverged = find(concat(seed_name(1), "/", run, "/train"), "diverged");
     const bool is_loss = std::string(value) == "loss";
-    if (is_loss && diverged != nullptr && *diverged > 0) return {{std::numeric_limits<double>::infinity()}};
+    if (is_loss && diverged != nullptr && *diverged > 0) return {std::numeric_limits<double>::infinity()};
     return first_seed(run, "train", value);
   }
 
@@ -326,12 +323,16 @@ class Tables {
       if (!part.run()) return {};
       sum += part.mean();
     }
-    return {{sum}};
+    return {sum};
   }
 
-  // Of means: one value.
+  // Seed by seed.
   static Cell ratio(const Cell& a, const Cell& b) {
-    return a.run() && b.run() ? Cell{{a.mean() / b.mean()}} : Cell{};
+    Cell result;
+    for (const auto& [seed, value] : a.seeds) {
+      if (b.seeds.contains(seed)) result.seeds[seed] = value / b.seeds.at(seed);
+    }
+    return result;
   }
 
   Table speed() const {
@@ -411,7 +412,7 @@ class Tables {
                   ablation("G1", "g1", values, {"5.79", "60.1", "Good"}),
                   ablation("G1 + G2", "gsa", values, {"5.70", "61.4", "Excellent"})};
     const auto less = [&](const char* left, const char* right) {
-      return claim(table, "perplexity", left, right, 0, Sense::below, Unit::percent, ablation_floor());
+      return less_perplexity(table, left, right);
     };
     table.verdict =
         judged({less("G1 + G2", "no gate"), less("G1 + G2", "G1"), less("G1", "G2"), less("G2", "no gate")});
@@ -449,10 +450,10 @@ class Tables {
       table.rows.push_back(std::move(row));
     }
     if (s_.ks.size() >= 2) {
-      const std::string least = name(s_.ks.front()), most = name(s_.ks.back());
+      const std::string smallest = name(s_.ks.front()), largest = name(s_.ks.back());
       table.verdict =
-          judged({claim(table, "perplexity", most, least, 0, Sense::below, Unit::percent, ablation_floor()),
-                  claim(table, "speed-up", least, most, 3, Sense::above, Unit::percent, kTimeFloor)});
+          judged({less_perplexity(table, largest, smallest),
+                  claim(table, "speed-up", smallest, largest, 3, Sense::above, Unit::percent, kTimeFloor)});
     }
     eval::LineChart chart{.title = "Perplexity by k",
                           .x = {.label = "k_base", .scale = eval::Scale::logarithmic},
@@ -485,10 +486,7 @@ class Tables {
     table.rows = {ablation("sigmoid, inverse", "gsa", values), ablation("ReLU, inverse", "relu", values),
                   ablation("sigmoid, fixed", "fixed", values),
                   ablation("sigmoid, proportional", "proportional", values)};
-    const auto less = [&](const char* right) {
-      return claim(table, "perplexity", "sigmoid, inverse", right, 0, Sense::below, Unit::percent,
-                   ablation_floor());
-    };
+    const auto less = [&](const char* right) { return less_perplexity(table, "sigmoid, inverse", right); };
     table.verdict = judged({less("ReLU, inverse"), less("sigmoid, fixed"), less("sigmoid, proportional")});
     table.charts.push_back(bars("indexer", "Perplexity by indexer and budget", table, {0}, "per token"));
     return table;

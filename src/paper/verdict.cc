@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
 
 #include "core/number_text.h"
 #include "gsa/error.h"
@@ -10,32 +12,32 @@
 namespace gsa::paper {
 namespace {
 
-// As many decimals as show three digits.
-std::string with_digits(double value) {
-  const double size = std::abs(value);
-  return fixed(value, size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : size >= 0.1 ? 3 : 4);
-}
-
-std::string difference(const Claim& claim, double a, double b) {
-  const char* const side = a < b ? "below" : "above";
-  if (a == b) return concat(claim.left, " equal to ", claim.right);
+// What is said of A beside B: "5.47 % below standard".
+std::string difference(const Claim& claim, double by) {
+  const auto tell = [&](const std::string& amount) {
+    return concat(amount, by < 0 ? " below " : " above ", claim.right);
+  };
+  if (by == 0) return "equal to " + claim.right;
   switch (claim.unit) {
-    case Claim::Unit::percent:
-      return concat(claim.left, " ", with_digits(100 * std::abs(a / b - 1)), " % ", side, " ", claim.right);
-    case Claim::Unit::points:
-      return concat(claim.left, " ", with_digits(std::abs(a - b)), " ", side, " ", claim.right);
-    case Claim::Unit::times:
-      return concat(claim.left, " ", with_digits(a / b), " times ", claim.right);
+    case Unit::percent:
+      return tell(three_digits(100 * std::abs(by)) + " %");
+    case Unit::points:
+      return tell(three_digits(std::abs(by)));
+    case Unit::times:
+      return concat(three_digits(1 + by), " times ", claim.right);
   }
   bad_argument("paper", "unit", "percent, points or times", concat(static_cast<int>(claim.unit)));
 }
 
-// Of the difference of two means over seeds; 0 where either has one seed only.
-double standard_error(const Cell& a, const Cell& b) {
-  const double da = a.deviation(), db = b.deviation();
-  if (!std::isfinite(da) || !std::isfinite(db)) return 0;
-  return std::sqrt(da * da / static_cast<double>(a.values.size()) +
-                   db * db / static_cast<double>(b.values.size()));
+// Of one seed, in the floor's unit.
+double difference(Unit unit, double a, double b) { return unit == Unit::points ? a - b : a / b - 1; }
+
+std::vector<std::int64_t> seeds_of_both(const Cell& a, const Cell& b) {
+  std::vector<std::int64_t> both;
+  for (const auto& [seed, value] : a.seeds) {
+    if (b.seeds.contains(seed)) both.push_back(seed);
+  }
+  return both;
 }
 
 const char* opening(Outcome outcome) {
@@ -46,66 +48,161 @@ const char* opening(Outcome outcome) {
       return "Does not hold";
     case Outcome::open:
       return "Cannot be told at this scale";
+    case Outcome::incomplete:
+      return "Not complete yet";
     case Outcome::not_run:
       return "Not run yet";
   }
-  bad_argument("paper", "outcome", "one of four", concat(static_cast<int>(outcome)));
+  bad_argument("paper", "outcome", "one of five", concat(static_cast<int>(outcome)));
 }
 
 const char* aside(Outcome outcome) {
   switch (outcome) {
     case Outcome::holds:
-      return " (holds)";
+      return "holds";
     case Outcome::fails:
-      return " (does not hold)";
+      return "does not hold";
     case Outcome::open:
-      return " (cannot be told)";
+      return "cannot be told";
+    case Outcome::incomplete:
+      break;  // of tables
     case Outcome::not_run:
-      return " (not run yet)";
+      return "not run yet";
   }
   bad_argument("paper", "outcome", "one of four", concat(static_cast<int>(outcome)));
 }
 
+// Neighbours of one quantity and one system become one part: "gsa 5.47 % below standard, 1.04 % below gated-only
+// (stories)".
+std::string told_together(const std::vector<Finding>& findings, bool with_outcomes) {
+  std::string text;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    const Finding& f = findings[i];
+    const auto continues = [&](const Finding& other) {
+      return other.what == f.what && other.left == f.left && other.outcome == f.outcome;
+    };
+    const bool first = i == 0 || !continues(findings[i - 1]);
+    const bool last = i + 1 == findings.size() || !continues(findings[i + 1]);
+    if (i > 0) text += first ? "; " : ", ";
+    if (first && !f.left.empty()) text += f.left + " ";
+    text += f.relation;
+    if (last) text += concat(" (", f.what, with_outcomes ? concat("; ", aside(f.outcome)) : "", ")");
+  }
+  return text;
+}
+
 }  // namespace
 
+Cell::Cell(std::initializer_list<double> values) {
+  std::int64_t seed = 0;
+  for (const double value : values) seeds[++seed] = value;
+}
+
 double Cell::mean() const {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (seeds.empty()) return std::numeric_limits<double>::quiet_NaN();
   double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
+  for (const auto& [seed, value] : seeds) sum += value;
+  return sum / static_cast<double>(seeds.size());
 }
 
 double Cell::deviation() const {
-  if (values.size() < 2) return std::numeric_limits<double>::quiet_NaN();
+  if (seeds.size() < 2) return std::numeric_limits<double>::quiet_NaN();
   const double middle = mean();
   double sum = 0;
-  for (const double value : values) sum += (value - middle) * (value - middle);
-  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+  for (const auto& [seed, value] : seeds) sum += (value - middle) * (value - middle);
+  return std::sqrt(sum / static_cast<double>(seeds.size() - 1));
 }
 
+double t_quantile(std::int64_t freedom) {
+  constexpr double kQuantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+                                   2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+                                   2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+  if (freedom < 1) bad_argument("paper", "freedom", "at least 1", concat(freedom));
+  // Beyond the list its last one, which is a little too large.
+  return kQuantiles[std::min<std::int64_t>(freedom, std::size(kQuantiles)) - 1];
+}
+
+Spread spread_of(const std::vector<Cell>& rows, Unit unit) {
+  std::vector<const Cell*> used;
+  std::optional<std::set<std::int64_t>> seeds;
+  for (const Cell& row : rows) {
+    const bool finite = std::all_of(row.seeds.begin(), row.seeds.end(), [&](const auto& entry) {
+      return std::isfinite(entry.second) && (unit == Unit::points || entry.second > 0);
+    });
+    if (row.seeds.size() < 2 || !finite) continue;
+    used.push_back(&row);
+    std::set<std::int64_t> shared;
+    for (const auto& [seed, value] : row.seeds) {
+      if (!seeds || seeds->contains(seed)) shared.insert(seed);
+    }
+    seeds = std::move(shared);
+  }
+  if (used.size() < 2 || seeds->size() < 2) return {};
+  // Logarithms: their differences are shares.
+  const auto value = [&](const Cell& row, std::int64_t seed) {
+    const double figure = row.seeds.at(seed);
+    return unit == Unit::points ? figure : std::log(figure);
+  };
+  const auto r = static_cast<double>(used.size()), s = static_cast<double>(seeds->size());
+  std::map<const Cell*, double> row_means;
+  std::map<std::int64_t, double> seed_means;
+  double mean = 0;
+  for (const Cell* row : used) {
+    for (const std::int64_t seed : *seeds) {
+      row_means[row] += value(*row, seed) / s;
+      seed_means[seed] += value(*row, seed) / r;
+      mean += value(*row, seed) / (r * s);
+    }
+  }
+  double squares = 0;
+  for (const Cell* row : used) {
+    for (const std::int64_t seed : *seeds) {
+      const double rest = value(*row, seed) - row_means[row] - seed_means[seed] + mean;
+      squares += rest * rest;
+    }
+  }
+  const double freedom = (r - 1) * (s - 1);
+  return {std::sqrt(squares / freedom), std::llround(freedom)};
+}
+
+std::string Finding::text() const { return told_together({*this}, /*with_outcomes=*/false); }
+
 Finding judge(const Claim& claim) {
-  if (!claim.a.run() || !claim.b.run()) {
-    return {Outcome::not_run, concat(claim.what, ": ", claim.left, " against ", claim.right)};
+  Finding finding{.what = claim.what, .left = claim.left, .relation = "against " + claim.right};
+  const std::vector<std::int64_t> both = seeds_of_both(claim.a, claim.b);
+  if (both.empty()) return finding;
+  finding.outcome = Outcome::open;
+  finding.seeds = both.size();
+  double by = 0;
+  bool a_diverged = false, b_diverged = false;
+  for (const std::int64_t seed : both) {
+    const double a = claim.a.seeds.at(seed), b = claim.b.seeds.at(seed);
+    a_diverged |= std::isinf(a);
+    b_diverged |= std::isinf(b);
+    by += difference(claim.unit, a, b) / static_cast<double>(both.size());
   }
-  const double a = claim.a.mean(), b = claim.b.mean();
-  const std::string text = concat(claim.what, ": ");
-  if (std::isnan(a) || std::isnan(b)) {
-    return {Outcome::open,
-            concat(text, claim.left, " against ", claim.right, ", one of which has no figure")};
+  if (a_diverged || b_diverged) {  // of a training
+    finding.left = "";
+    finding.relation = a_diverged && b_diverged ? concat(claim.left, " and ", claim.right, " diverged")
+                       : a_diverged             ? concat(claim.left, " diverged, ", claim.right, " did not")
+                                                : concat(claim.right, " diverged, ", claim.left, " did not");
+    // Infinity is above everything.
+    const bool good = b_diverged == (claim.sense == Claim::Sense::below);
+    if (a_diverged != b_diverged) finding.outcome = good ? Outcome::holds : Outcome::fails;
+    return finding;
   }
-  if (std::isinf(a) || std::isinf(b)) {  // of a training that diverged
-    const std::string both = concat(text, claim.left, " and ", claim.right, " diverged");
-    if (std::isinf(a) && std::isinf(b)) return {Outcome::open, both};
-    const bool good = (a < b) == (claim.sense == Claim::Sense::below);
-    return {good ? Outcome::holds : Outcome::fails,
-            concat(text, std::isinf(a) ? claim.left : claim.right, " diverged, ",
-                   std::isinf(a) ? claim.right : claim.left, " did not")};
+  if (!std::isfinite(by)) {
+    finding.relation += ", one of which has no figure";
+    return finding;
   }
-  const double gain = claim.sense == Claim::Sense::below ? b - a : a - b;
-  const double floor = claim.unit == Claim::Unit::points ? claim.floor : claim.floor * std::abs(b);
-  const double noise = std::max(floor, 2 * standard_error(claim.a, claim.b));
-  const Outcome outcome = gain > noise ? Outcome::holds : gain < -noise ? Outcome::fails : Outcome::open;
-  return {outcome, text + difference(claim, a, b)};
+  finding.relation = difference(claim, by);
+  const double gain = claim.allowance + (claim.sense == Claim::Sense::below ? -by : by);
+  const double chance = claim.spread.freedom > 0 ? t_quantile(claim.spread.freedom) * claim.spread.deviation *
+                                                       std::sqrt(2 / static_cast<double>(both.size()))
+                                                 : 0;
+  const double noise = std::max(claim.floor, chance);
+  if (std::abs(gain) > noise) finding.outcome = gain > 0 ? Outcome::holds : Outcome::fails;
+  return finding;
 }
 
 Verdict verdict_of(const std::vector<Claim>& claims, bool tells) {
@@ -113,32 +210,30 @@ Verdict verdict_of(const std::vector<Claim>& claims, bool tells) {
   std::size_t seeds = 0;
   for (const Claim& claim : claims) {
     findings.push_back(judge(claim));
+    seeds = std::max(seeds, findings.back().seeds);
     Outcome& outcome = findings.back().outcome;
-    if (outcome != Outcome::not_run) seeds = std::max({seeds, claim.a.values.size(), claim.b.values.size()});
     if (!tells && outcome != Outcome::not_run) outcome = Outcome::open;
   }
-  const auto any = [&](Outcome outcome) {
-    return std::any_of(findings.begin(), findings.end(),
-                       [&](const Finding& f) { return f.outcome == outcome; });
+  const auto count = [&](Outcome outcome) {
+    return std::count_if(findings.begin(), findings.end(),
+                         [&](const Finding& f) { return f.outcome == outcome; });
   };
   Verdict verdict;
-  verdict.outcome = any(Outcome::fails)   ? Outcome::fails
-                    : any(Outcome::open)  ? Outcome::open
-                    : any(Outcome::holds) ? Outcome::holds
-                                          : Outcome::not_run;
+  const auto missing = count(Outcome::not_run);
+  verdict.outcome = count(Outcome::fails) > 0         ? Outcome::fails
+                    : missing == std::ssize(findings) ? Outcome::not_run
+                    : missing > 0                     ? Outcome::incomplete
+                    : count(Outcome::open) > 0        ? Outcome::open
+                                                      : Outcome::holds;
   verdict.sentence = opening(verdict.outcome);
-  if (verdict.outcome == Outcome::not_run) {
-    verdict.sentence += ".";
-    return verdict;
-  }
-  const char* between = seeds == 1 ? " (one seed): " : ": ";
-  // What decided stands first.
-  for (const bool decided : {true, false}) {
-    for (const Finding& finding : findings) {
-      if ((finding.outcome == verdict.outcome) != decided) continue;
-      verdict.sentence += between + finding.text + (decided ? "" : aside(finding.outcome));
-      between = "; ";
-    }
+  if (verdict.outcome != Outcome::not_run) {
+    // What decided stands first.
+    const auto others = std::stable_partition(findings.begin(), findings.end(),
+                                              [&](const Finding& f) { return f.outcome == verdict.outcome; });
+    const std::string decided = told_together({findings.begin(), others}, /*with_outcomes=*/false);
+    const std::string rest = told_together({others, findings.end()}, /*with_outcomes=*/true);
+    verdict.sentence += concat(seeds == 1 ? " (one seed): " : ": ", decided,
+                               decided.empty() || rest.empty() ? "" : "; ", rest);
   }
   verdict.sentence += ".";
   return verdict;

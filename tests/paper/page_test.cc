@@ -102,7 +102,8 @@ TEST(PaperTables, ThePapersWorldHolds) {
   EXPECT_EQ(table(tables, "indexer").verdict.outcome, Outcome::open);
   const Table& perplexity = table(tables, "perplexity");
   EXPECT_EQ(shown(perplexity.rows[0].ours[0], perplexity.columns[0]), "6.035 ± 0.007");
-  EXPECT_NE(perplexity.verdict.sentence.find("stories: gsa 5.47 % below standard"), std::string::npos)
+  EXPECT_NE(perplexity.verdict.sentence.find("gsa 5.47 % below standard, 1.04 % below gated-only (stories)"),
+            std::string::npos)
       << perplexity.verdict.sentence;
   EXPECT_EQ(shown(table(tables, "sinks").rows[3].ours[0], table(tables, "sinks").columns[0]), "3.9 ± 0.0 %");
 }
@@ -113,8 +114,7 @@ TEST(PaperTables, AWorldWhereGsaLosesIsToldSo) {
   results["seed-1/gsa/eval-1"]["perplexity"] = 6.2;
   const Table perplexity = table(make_tables(options, results), "perplexity");
   EXPECT_EQ(perplexity.verdict.outcome, Outcome::fails);
-  EXPECT_TRUE(
-      perplexity.verdict.sentence.starts_with("Does not hold (one seed): stories: gsa 2.82 % above standard"))
+  EXPECT_TRUE(perplexity.verdict.sentence.starts_with("Does not hold (one seed): gsa 2.82 % above standard"))
       << perplexity.verdict.sentence;
 }
 
@@ -129,7 +129,11 @@ TEST(PaperTables, SeedsThatDifferMuchLeaveAblationsOpen) {
   const TableOptions options = smoke(2);
   Results results = paper_world(options.scale, 2);
   EXPECT_EQ(table(make_tables(options, results), "gates").verdict.outcome, Outcome::holds);
-  for (const std::string& system : systems()) results["seed-2/" + system + "/eval-1"]["perplexity"] += 0.2;
+  // What all systems have alike is the seed's.
+  for (const std::string& system : systems()) results["seed-2/" + system + "/eval-1"]["perplexity"] *= 1.1;
+  EXPECT_EQ(table(make_tables(options, results), "gates").verdict.outcome, Outcome::holds);
+  results["seed-2/standard/eval-1"]["perplexity"] += 0.2;
+  results["seed-2/gsa/eval-1"]["perplexity"] -= 0.2;
   EXPECT_EQ(table(make_tables(options, results), "gates").verdict.outcome, Outcome::open);
 }
 
