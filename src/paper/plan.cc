@@ -252,6 +252,7 @@ class Planner {
                       "--ignore-eos",  "--json",
                       "--stats",       "--device",
                       o_.device};
+    append(step.arguments, {"--repeat", "5"});  // a process pays for what it sets up in the first pass
     if (length > s_.length)
       append(step.arguments, {"--extend", concat((length + s_.length - 1) / s_.length)});
     add_threads(step);
