@@ -54,8 +54,8 @@ Sampling, in this order: --repetition-penalty, --temperature (0: always the most
 --min-p.
 
 Ctrl-C ends the texts where they are; what was generated stays, --save-cache is written if the prompt has been read to
-its end, and the exit status is 75. A second Ctrl-C ends the program at once. SIGTERM, SIGHUP (a closed terminal), SIGXCPU
-and SIGUSR1 do the same.
+its end, and the exit status is 75. A second Ctrl-C ends the program at once. SIGTERM, SIGHUP (a closed terminal),
+SIGXCPU and SIGUSR1 do the same.
 
 Examples
   gsa generate runs/book/latest --prompt "The keeper of the lamp"

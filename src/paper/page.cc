@@ -13,12 +13,17 @@ using eval::xml_escaped;
 constexpr const char* kStyle =
     R"(:root{color-scheme:light dark;--quiet:#5b6675;--line:#8884;--ours:#2463c41a;--good:#11806f;--bad:#b3261e}
 @media(prefers-color-scheme:dark){:root{--quiet:#9aa7b8;--ours:#6fa8ff22;--good:#4fd0b5;--bad:#ff8a80}}
-body{font:16px/1.5 system-ui,sans-serif;margin:24px auto;max-width:1080px;padding:0 16px}h1{font-size:1.7rem;line-height:1.2}
-h2{font-size:1.25rem;margin:2em 0 .4em}p{max-width:80ch;margin:.4em 0}.quiet{color:var(--quiet);font-size:.9rem}.scroll{overflow-x:auto}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.6em 0}td,th{padding:4px 14px 4px 6px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-td:first-child,th:first-child{text-align:left}.o{background:var(--ours)}.p{color:var(--quiet)}th[colspan]{text-align:center}
-.verdict{border-left:4px solid var(--quiet);padding-left:10px}.holds{border-color:var(--good)}.fails{border-color:var(--bad)}
-svg{max-width:100%;height:auto}li{margin:.3em 0}
+body{font:16px/1.5 system-ui,sans-serif;margin:24px auto;max-width:1080px;padding:0 16px}
+h1{font-size:1.7rem;line-height:1.2}h2{font-size:1.25rem;margin:2em 0 .4em}p{max-width:80ch;margin:.4em 0}
+.quiet{color:var(--quiet);font-size:.9rem}.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;margin:.6em 0}
+td,th{padding:4px 10px 4px 6px;text-align:right;border-bottom:1px solid var(--line)}td{white-space:nowrap}
+th{vertical-align:bottom;max-width:7em;line-height:1.25}td:first-child,th:first-child{text-align:left}
+.o{background:var(--ours)}.p{color:var(--quiet)}th[colspan]{text-align:center}
+.verdict{border-left:4px solid var(--quiet);padding-left:10px}.holds{border-color:var(--good)}
+.fails{border-color:var(--bad)}li{margin:.3em 0}
+.charts{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}figure{margin:.6em 0;max-width:100%}
+figcaption{font-weight:600;font-size:.9rem}svg{max-width:100%;height:auto}
 )";
 
 constexpr const char* kTitle = "The paper's tables, at a scale that runs here";
@@ -75,6 +80,13 @@ std::vector<std::string> introduction(const PageOptions& o) {
 constexpr const char* kDownstream =
     "The paper's second table (MMLU, GSM8K, HumanEval, HellaSwag, C-Eval) is left out: models of this size "
     "guess there.";
+
+// What is worked out of a table: a name, which the table's own has not, and a verdict.
+std::vector<Goal> sentences(const Table& table) {
+  std::vector<Goal> all = {{"", table.verdict}};
+  all.insert(all.end(), table.goals.begin(), table.goals.end());
+  return all;
+}
 
 std::string svg_of(const Chart& chart, eval::Placement placement) {
   return std::visit([&](const auto& what) { return eval::to_svg(what, placement); }, chart.chart);
@@ -147,15 +159,28 @@ std::string html_page(const PageOptions& options, const std::vector<Table>& tabl
     html += concat("<p>", xml_escaped(paragraph), "</p>\n");
   html += "<h2>In short</h2>\n<ul>\n";
   for (const Table& table : tables) {
-    html +=
-        concat("<li><b>", xml_escaped(table.title), "</b>: ", xml_escaped(table.verdict.sentence), "</li>\n");
+    for (const auto& [name, verdict] : sentences(table)) {
+      html += concat("<li><b>", xml_escaped(name.empty() ? table.title : name), ".</b> ",
+                     xml_escaped(verdict.sentence), "</li>\n");
+    }
   }
   html += concat("</ul>\n<p class=\"quiet\">", kDownstream, "</p>\n");
   for (const Table& table : tables) {
     html += concat("<h2 id=\"", table.id, "\">", xml_escaped(table.title), "</h2>\n<p class=\"quiet\">",
-                   xml_escaped(table.about), "</p>\n", html_table(table), "<p class=\"verdict",
-                   css_class(table.verdict.outcome), "\">", xml_escaped(table.verdict.sentence), "</p>\n");
-    for (const Chart& chart : table.charts) html += svg_of(chart, eval::Placement::page) + "\n";
+                   xml_escaped(table.about), "</p>\n", html_table(table));
+    for (const auto& [name, verdict] : sentences(table)) {
+      html += concat("<p class=\"verdict", css_class(verdict.outcome), "\">",
+                     name.empty() ? "" : concat("<b>", xml_escaped(name), ".</b> "),
+                     xml_escaped(verdict.sentence), "</p>\n");
+    }
+    for (const std::string& note : table.notes) html += concat("<p>", xml_escaped(note), "</p>\n");
+    if (table.charts.empty()) continue;
+    html += "<div class=\"charts\">\n";
+    for (const Chart& chart : table.charts) {
+      html += concat("<figure><figcaption>", xml_escaped(chart.title()), "</figcaption>\n",
+                     svg_of(chart, eval::Placement::page), "</figure>\n");
+    }
+    html += "</div>\n";
   }
   return html + "</body>\n</html>\n";
 }
@@ -165,16 +190,22 @@ std::string markdown_page(const PageOptions& options, const std::vector<Table>& 
   for (const std::string& paragraph : introduction(options)) text += markdown_escaped(paragraph) + "\n\n";
   text += "## In short\n\n";
   for (const Table& table : tables) {
-    text +=
-        concat("- **", markdown_escaped(table.title), "**: ", markdown_escaped(table.verdict.sentence), "\n");
+    for (const auto& [name, verdict] : sentences(table)) {
+      text += concat("- **", markdown_escaped(name.empty() ? table.title : name), ".** ",
+                     markdown_escaped(verdict.sentence), "\n");
+    }
   }
   text += concat("\n", kDownstream, "\n");
   for (const Table& table : tables) {
     text += concat("\n## ", markdown_escaped(table.title), "\n\n", markdown_escaped(table.about), "\n\n",
-                   markdown_table(table), "\n", markdown_escaped(table.verdict.sentence), "\n");
-    for (const Chart& chart : table.charts) {
-      text += concat("\n![", table.title, "](charts/", chart.name, ".svg)\n");
+                   markdown_table(table));
+    for (const auto& [name, verdict] : sentences(table)) {
+      text += concat("\n", name.empty() ? "" : concat("**", markdown_escaped(name), ".** "),
+                     markdown_escaped(verdict.sentence), "\n");
     }
+    for (const std::string& note : table.notes) text += concat("\n", markdown_escaped(note), "\n");
+    for (const Chart& chart : table.charts)
+      text += concat("\n![", markdown_escaped(chart.title()), "](charts/", chart.name, ".svg)\n");
   }
   return text;
 }

@@ -1,15 +1,20 @@
 #include "paper/results.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <optional>
 
 #include "core/file.h"
+#include "core/machine.h"
 
 namespace gsa::paper {
 namespace {
 
 constexpr std::int64_t kMaxFile = std::int64_t(1) << 31;
+constexpr std::string_view kCurve = "loss at ";
+// The trainer's guard compares with so many steps before, of the same phase (train/config.h).
+constexpr std::int64_t kGuardWindow = 128;
 
 // Calls take(line) for each line that is a JSON object; others are what commands say to people.
 template <typename Take>
@@ -45,6 +50,18 @@ void put(Values& values, const char* name, const Json& object, const char* key) 
   if (object.contains(key) && object[key].is_number()) values[name] = object[key].get<double>();
 }
 
+// Means of as many neighbouring steps as make at most kMaxCurve points.
+void put_curve(Values& values, const std::vector<CurvePoint>& losses) {
+  if (losses.empty()) return;
+  const std::int64_t together = (losses.back().step + kMaxCurve - 1) / kMaxCurve;
+  for (std::size_t i = 0; i < losses.size();) {
+    const std::int64_t group = (losses[i].step - 1) / together;
+    double sum = 0, count = 0;
+    for (; i < losses.size() && (losses[i].step - 1) / together == group; ++i, ++count) sum += losses[i].loss;
+    values[concat(kCurve, losses[i - 1].step)] = sum / count;
+  }
+}
+
 Json read_json(const std::filesystem::path& file) {
   return parse_json(read_file(file, kMaxFile), file.string());
 }
@@ -63,35 +80,60 @@ Values reading(const std::filesystem::path& file, const Work& work) {
 
 Values training_values(std::string_view metrics) {
   Values values;
-  std::vector<double> losses, speeds;
-  double steps = 0, loss_spikes = 0, seconds = 0;
+  std::vector<CurvePoint> losses;
+  std::vector<double> speeds;
+  double steps = 0, loss_spikes = 0, watched = 0, seconds = 0;
+  std::string phase;
+  std::int64_t seen = 0;  // losses of this phase
   each_object(metrics, [&](const Json& line) {
     const std::string kind = line.value("kind", "");
     if (kind == "validation") put(values, "validation", line, "loss");
     if (kind != "step") return;
     steps = std::max(steps, line.at("step").get<double>());
     put(values, "spikes", line, "spikes");
-    if (line.contains("loss") && line["loss"].is_number()) losses.push_back(line["loss"].get<double>());
+    if (line.value("phase", "") != phase) seen = 0;
+    phase = line.value("phase", "");
+    if (line.contains("loss") && line["loss"].is_number()) {
+      losses.push_back({line["step"].get<std::int64_t>(), line["loss"].get<double>()});
+      if (++seen > kGuardWindow) watched += 1;
+    }
     if (line.value("spike", "").starts_with("loss")) loss_spikes += 1;
     seconds += line.at("seconds").get<double>();
     speeds.push_back(line.at("tokens_per_second").get<double>());
   });
   values["steps"] = steps;
   values["loss_spikes"] = loss_spikes;
+  values["watched"] = watched;
   values["seconds"] = seconds;
   if (!speeds.empty()) values["tokens_per_second"] = median(std::move(speeds));
   if (!losses.empty()) {
     const std::size_t last = std::max<std::size_t>(1, losses.size() / 10);
     double sum = 0;
-    for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i];
+    for (std::size_t i = losses.size() - last; i < losses.size(); ++i) sum += losses[i].loss;
     values["loss"] = sum / static_cast<double>(last);
   }
+  put_curve(values, losses);
   return values;
+}
+
+std::vector<CurvePoint> curve_of(const Values& values) {
+  std::vector<CurvePoint> curve;
+  for (const auto& [name, value] : values) {
+    if (!name.starts_with(kCurve)) continue;
+    CurvePoint point{.step = 0, .loss = value};
+    std::from_chars(name.data() + kCurve.size(), name.data() + name.size(), point.step);
+    curve.push_back(point);
+  }
+  std::sort(curve.begin(), curve.end(),
+            [](const CurvePoint& a, const CurvePoint& b) { return a.step < b.step; });
+  return curve;
 }
 
 Values evaluation_values(const Json& json) {
   Values values;
   put(values, "parameters", json, "parameters");
+  if (json.contains("device"))
+    values["on_gpu"] = json["device"].get<std::string>().starts_with("cuda") ? 1 : 0;
   const Json& report = json.at("reports").at(0);
   const Json& perplexity = report.at("perplexity");
   values["perplexity"] = perplexity.at("per_token").get<double>();
@@ -168,13 +210,29 @@ std::filesystem::path result_file(const Step& step, const std::filesystem::path&
 void write_result(const Step& step, const Values& values, const std::filesystem::path& folder) {
   const std::filesystem::path path = result_file(step, folder);
   std::filesystem::create_directories(path.parent_path());
-  OrderedJson json{{"step", step.name}, {"arguments", step.arguments}};
+  OrderedJson json{{"step", step.name}, {"arguments", step.arguments}, {"machine", machine_name()}};
   json["values"] = OrderedJson::object();
   for (const auto& [name, value] : values)
     json["values"][name] = std::isfinite(value) ? OrderedJson(value) : OrderedJson();
   AtomicFile file(path);
   file.write(json.dump(1) + "\n");
   file.commit();
+}
+
+std::string machines_in(const std::vector<Step>& plan, const std::filesystem::path& folder) {
+  std::map<std::string, std::string> machines;  // and the device that evaluations had there
+  for (const Step& step : plan) {
+    const std::filesystem::path path = result_file(step, folder);
+    if (step.kind == Kind::data || !std::filesystem::exists(path)) continue;
+    const Json json = read_json(path);
+    if (!json.contains("machine") || !json["machine"].is_string()) continue;  // of an earlier version
+    std::string& device = machines[json["machine"].get<std::string>()];
+    const Json on_gpu = json.value("values", Json::object()).value("on_gpu", Json());
+    if (on_gpu.is_number()) device = on_gpu > 0 ? " (on the GPU)" : " (on the CPU)";
+  }
+  std::string text;
+  for (const auto& [machine, device] : machines) text += concat(text.empty() ? "" : "; ", machine, device);
+  return text;
 }
 
 std::int64_t seeds_in(const std::filesystem::path& folder) {

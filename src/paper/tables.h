@@ -27,7 +27,15 @@ struct Row {
 
 struct Chart {
   std::string name;  // of its file, without .svg
-  std::variant<eval::LineChart, eval::BarChart> chart;
+  std::variant<eval::LineChart, eval::BarChart, eval::HeatMap> chart;
+
+  const std::string& title() const;
+};
+
+// What this project asks of itself, beside what the paper claims.
+struct Goal {
+  std::string name;
+  Verdict verdict;
 };
 
 struct Table {
@@ -37,9 +45,10 @@ struct Table {
   std::vector<Column> columns;
   std::vector<std::string> paper_columns = {};  // none: the paper has no such table
   std::vector<Row> rows = {};
+  std::vector<std::string> notes = {};  // what the figures say beside the verdict, a sentence each
   Verdict verdict = {};
+  std::vector<Goal> goals = {};
   std::vector<Chart> charts = {};
-  bool timed = false;  // has times in it, which differ from run to run
 };
 
 struct TableOptions {

@@ -29,15 +29,17 @@ std::string difference(const Claim& claim, double by) {
   bad_argument("paper", "unit", "percent, points or times", concat(static_cast<int>(claim.unit)));
 }
 
-// Of one seed, in the floor's unit.
-double difference(Unit unit, double a, double b) { return unit == Unit::points ? a - b : a / b - 1; }
-
 std::vector<std::int64_t> seeds_of_both(const Cell& a, const Cell& b) {
   std::vector<std::int64_t> both;
   for (const auto& [seed, value] : a.seeds) {
     if (b.seeds.contains(seed)) both.push_back(seed);
   }
   return both;
+}
+
+Cell logarithms(Cell cell) {
+  for (auto& [seed, value] : cell.seeds) value = std::log(value);
+  return cell;
 }
 
 const char* opening(Outcome outcome) {
@@ -72,21 +74,24 @@ const char* aside(Outcome outcome) {
   bad_argument("paper", "outcome", "one of four", concat(static_cast<int>(outcome)));
 }
 
-// Neighbours of one quantity and one system become one part: "gsa 5.47 % below standard, 1.04 % below gated-only
-// (stories)".
-std::string told_together(const std::vector<Finding>& findings, bool with_outcomes) {
+// Neighbours of one quantity become one part: "gsa 5.47 % below standard, 1.04 % below gated-only (stories)".
+// seeds: that the table has; a part of fewer says so.
+std::string told_together(const std::vector<Finding>& findings, bool with_outcomes, std::size_t seeds) {
   std::string text;
   for (std::size_t i = 0; i < findings.size(); ++i) {
     const Finding& f = findings[i];
     const auto continues = [&](const Finding& other) {
-      return other.what == f.what && other.left == f.left && other.outcome == f.outcome;
+      return other.what == f.what && other.outcome == f.outcome && other.seeds == f.seeds;
     };
     const bool first = i == 0 || !continues(findings[i - 1]);
     const bool last = i + 1 == findings.size() || !continues(findings[i + 1]);
     if (i > 0) text += first ? "; " : ", ";
-    if (first && !f.left.empty()) text += f.left + " ";
+    if (!f.left.empty() && (first || findings[i - 1].left != f.left)) text += f.left + " ";
     text += f.relation;
-    if (last) text += concat(" (", f.what, with_outcomes ? concat("; ", aside(f.outcome)) : "", ")");
+    if (last) {
+      text += concat(" (", f.what, f.seeds == 1 && seeds > 1 ? "; one seed" : "",
+                     with_outcomes ? concat("; ", aside(f.outcome)) : "", ")");
+    }
   }
   return text;
 }
@@ -111,6 +116,15 @@ double Cell::deviation() const {
   double sum = 0;
   for (const auto& [seed, value] : seeds) sum += (value - middle) * (value - middle);
   return std::sqrt(sum / static_cast<double>(seeds.size() - 1));
+}
+
+double mean_difference(const Cell& a, const Cell& b, Unit unit) {
+  Cell by;
+  for (const std::int64_t seed : seeds_of_both(a, b)) {
+    const double left = a.seeds.at(seed), right = b.seeds.at(seed);
+    by.seeds[seed] = unit == Unit::points ? left - right : left / right - 1;
+  }
+  return by.mean();
 }
 
 double t_quantile(std::int64_t freedom) {
@@ -165,7 +179,7 @@ Spread spread_of(const std::vector<Cell>& rows, Unit unit) {
   return {std::sqrt(squares / freedom), std::llround(freedom)};
 }
 
-std::string Finding::text() const { return told_together({*this}, /*with_outcomes=*/false); }
+std::string Finding::text() const { return told_together({*this}, /*with_outcomes=*/false, seeds); }
 
 Finding judge(const Claim& claim) {
   Finding finding{.what = claim.what, .left = claim.left, .relation = "against " + claim.right};
@@ -173,13 +187,10 @@ Finding judge(const Claim& claim) {
   if (both.empty()) return finding;
   finding.outcome = Outcome::open;
   finding.seeds = both.size();
-  double by = 0;
   bool a_diverged = false, b_diverged = false;
   for (const std::int64_t seed : both) {
-    const double a = claim.a.seeds.at(seed), b = claim.b.seeds.at(seed);
-    a_diverged |= std::isinf(a);
-    b_diverged |= std::isinf(b);
-    by += difference(claim.unit, a, b) / static_cast<double>(both.size());
+    a_diverged |= std::isinf(claim.a.seeds.at(seed));
+    b_diverged |= std::isinf(claim.b.seeds.at(seed));
   }
   if (a_diverged || b_diverged) {  // of a training
     finding.left = "";
@@ -191,17 +202,26 @@ Finding judge(const Claim& claim) {
     if (a_diverged != b_diverged) finding.outcome = good ? Outcome::holds : Outcome::fails;
     return finding;
   }
+  const double by = mean_difference(claim.a, claim.b, claim.unit);
   if (!std::isfinite(by)) {
     finding.relation += ", one of which has no figure";
     return finding;
   }
+  finding.left += " is";
   finding.relation = difference(claim, by);
-  const double gain = claim.allowance + (claim.sense == Claim::Sense::below ? -by : by);
+  const double sign = claim.sense == Claim::Sense::below ? -1 : 1;
+  const double gain = claim.allowance + sign * by;
+  // In the spread's unit, which is that of logarithms for shares.
+  const double strength =
+      claim.unit == Unit::points
+          ? gain
+          : sign * (mean_difference(logarithms(claim.a), logarithms(claim.b), Unit::points) -
+                    std::log1p(-sign * claim.allowance));
   const double chance = claim.spread.freedom > 0 ? t_quantile(claim.spread.freedom) * claim.spread.deviation *
                                                        std::sqrt(2 / static_cast<double>(both.size()))
                                                  : 0;
-  const double noise = std::max(claim.floor, chance);
-  if (std::abs(gain) > noise) finding.outcome = gain > 0 ? Outcome::holds : Outcome::fails;
+  if (gain > claim.floor && strength > chance) finding.outcome = Outcome::holds;
+  if (gain < -claim.floor && strength < -chance) finding.outcome = Outcome::fails;
   return finding;
 }
 
@@ -230,8 +250,8 @@ Verdict verdict_of(const std::vector<Claim>& claims, bool tells) {
     // What decided stands first.
     const auto others = std::stable_partition(findings.begin(), findings.end(),
                                               [&](const Finding& f) { return f.outcome == verdict.outcome; });
-    const std::string decided = told_together({findings.begin(), others}, /*with_outcomes=*/false);
-    const std::string rest = told_together({others, findings.end()}, /*with_outcomes=*/true);
+    const std::string decided = told_together({findings.begin(), others}, /*with_outcomes=*/false, seeds);
+    const std::string rest = told_together({others, findings.end()}, /*with_outcomes=*/true, seeds);
     verdict.sentence += concat(seeds == 1 ? " (one seed): " : ": ", decided,
                                decided.empty() || rest.empty() ? "" : "; ", rest);
   }

@@ -24,6 +24,9 @@ struct Cell {
 // How a difference of A and B is told and measured: A over B less one, A less B, A over B.
 enum class Unit { percent, points, times };
 
+// Seed by seed, of the seeds that both have: as a share with percent and times. NaN where there are none.
+double mean_difference(const Cell& a, const Cell& b, Unit unit);
+
 // How far a figure of one seed strays by chance, as a share with percent and times.
 struct Spread {
   double deviation = 0;
@@ -58,10 +61,10 @@ struct Claim {
 
 struct Finding {
   Outcome outcome = Outcome::not_run;
-  std::string what, left, relation;  // "text 1", "gsa", "3.20 % below standard"
+  std::string what, left, relation;  // "text 1", "gsa is", "3.20 % below standard"
   std::size_t seeds = 0;             // that both have
 
-  std::string text() const;  // "gsa 3.20 % below standard (text 1)"
+  std::string text() const;  // "gsa is 3.20 % below standard (text 1)"
 };
 
 // Differences are taken seed by seed, of the seeds that both have. It holds (or fails) where their mean is larger than

@@ -20,10 +20,10 @@ Claim below(Cell a, Cell b, double floor = 0.005) {
 
 TEST(PaperVerdict, OneSeedIsJudgedByTheFloorAlone) {
   EXPECT_EQ(judge(below({5.70}, {6.00})).outcome, Outcome::holds);
-  EXPECT_EQ(judge(below({5.70}, {6.00})).text(), "gsa 5.00 % below standard (perplexity)");
+  EXPECT_EQ(judge(below({5.70}, {6.00})).text(), "gsa is 5.00 % below standard (perplexity)");
   EXPECT_EQ(judge(below({6.02}, {6.00})).outcome, Outcome::open);
   EXPECT_EQ(judge(below({6.10}, {6.00})).outcome, Outcome::fails);
-  EXPECT_EQ(judge(below({6.10}, {6.00})).text(), "gsa 1.67 % above standard (perplexity)");
+  EXPECT_EQ(judge(below({6.10}, {6.00})).text(), "gsa is 1.67 % above standard (perplexity)");
 }
 
 // Seeds 1 and 2 differ by far more than the systems do, but alike in both.
@@ -98,6 +98,14 @@ TEST(PaperVerdict, PointsAndTimes) {
   EXPECT_EQ(judge(claim).relation, "0.09 times standard");
 }
 
+// Of large shares: 0.05 instead of 0.5 is far, though both stray by a fifth of themselves.
+TEST(PaperVerdict, SharesStrayByTheirLogarithms) {
+  Claim claim = below({0.04, 0.06, 0.05}, {0.6, 0.4, 0.5});
+  claim.spread = spread_of({claim.a, claim.b}, Unit::percent);
+  EXPECT_GT(t_quantile(claim.spread.freedom) * claim.spread.deviation * std::sqrt(2.0 / 3), 0.9);
+  EXPECT_EQ(judge(claim).outcome, Outcome::holds);
+}
+
 TEST(PaperVerdict, AnAllowanceMovesTheBar) {
   Claim claim = below({6.03}, {6.00}, 0);
   EXPECT_EQ(judge(claim).outcome, Outcome::fails);
@@ -128,17 +136,24 @@ TEST(PaperVerdict, OneSentenceForATable) {
   Claim other = below({5}, {5.5});
   other.right = "gated-only";
   EXPECT_EQ(verdict_of({holds, other}).sentence,
-            "Holds (one seed): gsa 16.7 % below standard, 9.09 % below gated-only (perplexity).");
+            "Holds (one seed): gsa is 16.7 % below standard, 9.09 % below gated-only (perplexity).");
   other.what = "loss";
-  EXPECT_EQ(verdict_of({holds, other}).sentence,
-            "Holds (one seed): gsa 16.7 % below standard (perplexity); gsa 9.09 % below gated-only (loss).");
-  EXPECT_EQ(verdict_of({holds, fails}).sentence,
-            "Does not hold (one seed): gsa 16.7 % above standard (perplexity); gsa 16.7 % below standard "
-            "(perplexity; holds).");
+  EXPECT_EQ(
+      verdict_of({holds, other}).sentence,
+      "Holds (one seed): gsa is 16.7 % below standard (perplexity); gsa is 9.09 % below gated-only (loss).");
+  EXPECT_EQ(
+      verdict_of({holds, fails}).sentence,
+      "Does not hold (one seed): gsa is 16.7 % above standard (perplexity); gsa is 16.7 % below standard "
+      "(perplexity; holds).");
   EXPECT_EQ(verdict_of({open, holds}).outcome, Outcome::open);
   EXPECT_EQ(verdict_of({open}).sentence,
-            "Cannot be told at this scale (one seed): gsa equal to standard (perplexity).");
+            "Cannot be told at this scale (one seed): gsa is equal to standard (perplexity).");
   EXPECT_EQ(verdict_of({missing}).sentence, "Not run yet.");
+  other.a = {5, 5};
+  other.b = {5.5, 5.5};
+  EXPECT_EQ(
+      verdict_of({holds, other}).sentence,
+      "Holds: gsa is 16.7 % below standard (perplexity; one seed); gsa is 9.09 % below gated-only (loss).");
 }
 
 // What was not run might fail.
@@ -148,7 +163,7 @@ TEST(PaperVerdict, ATableWithPartsMissingIsNotComplete) {
   EXPECT_EQ(verdict_of({holds, missing}).outcome, Outcome::incomplete);
   EXPECT_EQ(
       verdict_of({holds, missing}).sentence,
-      "Not complete yet (one seed): gsa 16.7 % below standard (perplexity; holds); gsa against standard "
+      "Not complete yet (one seed): gsa is 16.7 % below standard (perplexity; holds); gsa against standard "
       "(perplexity; not run yet).");
   EXPECT_EQ(verdict_of({open, missing}).outcome, Outcome::incomplete);
   EXPECT_EQ(verdict_of({holds, missing}, /*tells=*/false).outcome, Outcome::incomplete);

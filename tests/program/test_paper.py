@@ -37,8 +37,8 @@ def test_every_table_is_there_with_a_sentence(whole):
         assert re.search(r"^Cannot be told at this scale \(one seed\): ", part, re.M), part
         assert title in output
     assert "Not run yet" not in markdown and "of all tables are done" not in markdown
-    assert html.count("<svg") == 8 and "WikiText-103" in html
-    for chart in re.findall(r"\((charts/[a-z]+\.svg)\)", markdown):
+    assert html.count("<svg") == 18 and "WikiText-103" in html
+    for chart in re.findall(r"\((charts/[a-z0-9-]+\.svg)\)", markdown):
         assert (program.folder / "out" / chart).read_text(encoding="utf-8").startswith("<svg")
 
 
