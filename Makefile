@@ -2,7 +2,7 @@
 #
 #   PYTHON=/path/python3   use the torch that this interpreter has, instead of making .venv
 #   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
-#   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
+#   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), gsa paper (paper), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
 #   TEXT=file              what bench-trained trains on
 #   JOBS=n                 compiler processes, default: one a core
 #   PACKAGES="..."         Debian packages for deps
@@ -64,6 +64,13 @@ deps: ## unpack libraries into .deps without root, also for a machine that is cu
 demo: configure ## train a tiny gsa model beside its dense twin in minutes and write a report (ARGS="--steps 600")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
 	@$(BUILD)/bin/gsa demo --output build/demo $(ARGS)
+
+# ---- The paper's tables
+
+.PHONY: paper
+paper: configure ## train the paper's systems and write its tables into build/paper (ARGS="--scale small --seeds 2")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
+	@$(BUILD)/bin/gsa paper --output build/paper $(ARGS)
 
 # ---- Tests and checks
 

@@ -12,7 +12,7 @@ Rules, with the name each finding carries:
     room          in an operator's folder, a room includes of the other rooms only those listed for it in ROOMS, and
                   what runs on the CPU (cpu/, *_cpu.*, *.cc) includes no .cuh
     framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/infer/core, src/kernels,
-                  src/model, src/plot, src/ruler and their tests
+                  src/model, src/paper, src/plot, src/ruler and their tests
     public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
     path          project includes are written from src/ or include/, never with '..' or from the file's own folder
     unknown       every folder of src/ is a known layer, every folder of an operator a known room
@@ -30,12 +30,14 @@ MAX_LINES = 700
 # What a layer may include, itself aside. cli -> train, eval, infer -> nn -> torch -> kernels -> core; among the
 # three programs of the middle, train may evaluate and evaluation may generate, never the other way. What knows no
 # tensor stands beside: data (text and tokens), model (what of a model is no tensor), infer/core (what of inference is
-# none), plot (charts) and ruler (a benchmark's prompts and scores). demo is a program made of them all.
+# none), plot (charts), ruler (a benchmark's prompts and scores) and paper (tables of what commands of the program came
+# to). demo is a program made of them all.
 ALLOWED = {
     "core": set(),
     "data": {"core"},
     "plot": {"core"},
     "ruler": {"plot", "core"},
+    "paper": {"ruler", "plot", "data", "core"},
     "kernels": {"core"},
     "model": {"kernels", "core"},
     "torch": {"kernels", "core"},
@@ -47,7 +49,7 @@ ALLOWED = {
 }
 ALLOWED["demo"] = {"train"} | ALLOWED["train"]
 ALLOWED["python"] = {"train"} | ALLOWED["train"]
-ALLOWED["cli"] = {"demo", "ruler"} | ALLOWED["demo"]
+ALLOWED["cli"] = {"demo", "paper", "ruler"} | ALLOWED["demo"]
 # Folders of src/kernels/ that are no operators, and which others of them they may include.
 SHARED = {"common": set(), "scores": {"common"}, "attention": {"common"}}
 # Folders within an operator's, by who runs what is in them, and which of the others they may include. cuda is what
@@ -61,12 +63,14 @@ FRAMEWORK_FREE = (
     "src/infer/core/",
     "src/kernels/",
     "src/model/",
+    "src/paper/",
     "src/plot/",
     "src/ruler/",
     "tests/data/",
     "tests/infer/core/",
     "tests/kernels/",
     "tests/model/",
+    "tests/paper/",
     "tests/plot/",
     "tests/reference/",
     "tests/ruler/",

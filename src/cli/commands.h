@@ -13,6 +13,7 @@ void add_demo(CLI::App& app, Run& run);
 void add_eval(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
+void add_paper(CLI::App& app, Run& run);
 void add_ruler(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);

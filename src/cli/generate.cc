@@ -40,6 +40,7 @@ struct Options : EngineChoices {
   std::string load_cache, save_cache;
   GenerateOptions generate;
   bool echo = false, json = false, stats = false;
+  std::int64_t repeat = 0;  // 0: the one pass that shows the text is the one that is timed
 };
 
 constexpr std::int64_t kMaxPromptBytes = std::int64_t{1} << 32;
@@ -49,15 +50,16 @@ Prompts are continued, all of them together as one batch of at most 2,048 texts 
 where the model ends it, before a stop string, or after --max-tokens. The seed decides: the same prompt, options and
 seed give the same text, whatever else is in the batch.
 
-Sampling, in this order: --repetition-penalty, --temperature (0: always the most likely token), --top-k, --top-p, --min-p.
+Sampling, in this order: --repetition-penalty, --temperature (0: always the most likely token), --top-k, --top-p,
+--min-p.
 
 Ctrl-C ends the texts where they are; what was generated stays, --save-cache is written if the prompt has been read to
-its end, and the exit status is 75. A second Ctrl-C ends the program at once. SIGTERM, SIGHUP (a closed terminal), SIGXCPU
-and SIGUSR1 do the same.
+its end, and the exit status is 75. A second Ctrl-C ends the program at once. SIGTERM, SIGHUP (a closed terminal),
+SIGXCPU and SIGUSR1 do the same.
 
 Examples
   gsa generate runs/book/latest --prompt "The keeper of the lamp"
-  gsa generate model --prompt-file report.txt --stats --max-tokens 400        a progress bar while a long prompt is read
+  gsa generate model --prompt-file report.txt --stats --max-tokens 400        a bar while a long prompt is read
   head -c 100000 book.txt | gsa generate model - --extend 8                   beyond the trained length
   gsa generate model --prompt "Once" --samples 3 --temperature 0.9 --top-p 0.95 --seed 7
   gsa generate model --prompt "Q: 2+2?\nA:" --prompt "Q: 3+3?\nA:" --stop "\n" --json --logprobs 3
@@ -239,13 +241,17 @@ class Generator {
     GenerateOptions generate = options_.generate;
     generate.max_tokens = fitting_tokens(options_, config, longest);
 
+    const std::int64_t cached = inputs_.front().sequence.length();
     const GenerateResult result = this->generate(engine, generate);
+    const std::vector<GenerateTimes> passes = repeat(engine, generate, cached);
     const bool stopped = interrupted();
     if (stopped) std::cerr << "interrupted; what was generated stays\n";
     if (!options_.save_cache.empty()) save_cache(engine, result.texts.front());
-    if (options_.stats) {
-      const GenerateCosts costs{result.times, engine.cache_use(), engine.keys_per_query(),
-                                engine.weight_bytes()};
+    if (options_.stats && options_.repeat > 0 && passes.empty()) {
+      std::cerr << "note: no pass of --repeat was done to its end: there is nothing to show of --stats\n";
+    } else if (options_.stats) {
+      const GenerateCosts costs{options_.repeat > 0 ? median_of(passes) : result.times, engine.cache_use(),
+                                engine.keys_per_query(), engine.weight_bytes(), passes};
       if (options_.json) {
         std::cout << json_line(costs) << std::flush;
       } else {
@@ -281,6 +287,7 @@ class Generator {
     if (!options_.save_cache.empty() && samples > 1) {
       throw UsageError(concat("--save-cache: expected one text, got --samples ", samples));
     }
+    if (options_.repeat > 0) check_repeat();
     if (options_.generate.sampling.logprobs && !options_.json) {
       throw UsageError("--logprobs: expected --json beside it, which has a place for them");
     }
@@ -291,6 +298,19 @@ class Generator {
     checking_option("", [&] { options_.generate.sampling.validate(); });
     for (const std::string& stop : options_.generate.stops) {
       if (stop.empty()) throw UsageError("--stop: expected a text that ends it, got an empty one");
+    }
+  }
+
+  void check_repeat() const {
+    if (!options_.stats) {
+      throw UsageError("--repeat: expected --stats beside it, which shows what is measured");
+    }
+    if (prompts_.size() > 1) throw UsageError(concat("--repeat: expected one prompt, got ", prompts_.size()));
+    if (options_.generate.samples > 1) {
+      throw UsageError(concat("--repeat: expected one text, got --samples ", options_.generate.samples));
+    }
+    if (!options_.save_cache.empty()) {
+      throw UsageError("--repeat: expected no --save-cache beside it, whose work is not measured, got both");
     }
   }
 
@@ -364,6 +384,25 @@ class Generator {
       output.close();
       throw;
     }
+  }
+
+  // The same work again, timed and without a word, once the pass that showed the text has paid for what is set up only
+  // once. cached: tokens of the sequence before the prompt; all others are forgotten and read again.
+  std::vector<GenerateTimes> repeat(Engine& engine, const GenerateOptions& generate, std::int64_t cached) {
+    std::vector<GenerateTimes> passes;
+    if (options_.repeat == 0) return passes;
+    Input& input = inputs_.front();
+    GenerateEvents events;
+    events.cancelled = [] { return interrupted(); };
+    Progress progress("measuring", options_.repeat);
+    for (std::int64_t pass = 1; pass <= options_.repeat && !interrupted(); ++pass) {
+      progress.update(pass - 1, concat("pass ", pass, " of ", options_.repeat));
+      input.sequence.truncate(cached);
+      const Prompt prompt{&input.sequence, input.tokens};
+      const GenerateTimes times = infer::generate(engine, *tokenizer_, {&prompt, 1}, generate, events).times;
+      if (!interrupted()) passes.push_back(times);
+    }
+    return passes;
   }
 
   // With the last token of the text, which no step has read yet.
@@ -457,6 +496,13 @@ void add_generate(CLI::App& app, Run& run) {
                    "with --json: log-probabilities of each token and of the n most likely ones")
       ->group(kOutput);
   command->add_flag("--stats", options->stats, "tokens/s, k_t and the cache's size at the end")
+      ->group(kOutput);
+  command
+      ->add_option(
+          "--repeat", options->repeat,
+          "with --stats: read the prompt and write the text so many times more, and show medians of these: "
+          "the first time pays for what is set up once. One prompt, one sample")
+      ->check(whole_in(1, 1'000'000))
       ->group(kOutput);
   command->callback([&run, options] {
     run = [options] {

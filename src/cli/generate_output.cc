@@ -2,6 +2,7 @@
 
 #include "cli/generate_output.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 
@@ -23,14 +24,18 @@ double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-std::string with_digits(double value) { return fixed(value, value < 10 ? 2 : value < 100 ? 1 : 0); }
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
 
 std::string speed(std::int64_t tokens, double seconds) {
   if (tokens == 0) return "none";
   const double each = rate(tokens, seconds);
   return concat(grouped(tokens), tokens == 1 ? " token" : " tokens", " in ",
-                seconds < 60 ? with_digits(seconds) + " s" : duration(seconds), ", ",
-                each < 1000 ? with_digits(each) : grouped(std::llround(each)), " tokens/s");
+                seconds < 60 ? three_digits(seconds) + " s" : duration(seconds), ", ",
+                each < 1000 ? three_digits(each) : grouped(std::llround(each)), " tokens/s");
 }
 
 }  // namespace
@@ -105,33 +110,54 @@ std::string json_line(const infer::GeneratedText& text, std::int64_t prompt_toke
   return dumped(line);
 }
 
+infer::GenerateTimes median_of(const std::vector<infer::GenerateTimes>& passes) {
+  std::vector<double> prefill, decode;
+  for (const infer::GenerateTimes& pass : passes) {
+    prefill.push_back(pass.prefill_seconds);
+    decode.push_back(pass.decode_seconds);
+  }
+  infer::GenerateTimes result = passes.front();
+  result.prefill_seconds = median(std::move(prefill));
+  result.decode_seconds = median(std::move(decode));
+  return result;
+}
+
 std::string describe(const GenerateCosts& costs) {
-  const auto& [times, cache, keys, weights] = costs;
+  const auto& [times, cache, keys, weights, passes] = costs;
   std::string text =
       concat("prefill   ", speed(times.prefill_tokens, times.prefill_seconds), "\n", "decode    ",
              speed(times.decode_tokens, times.decode_seconds), "\n", "cache     ", grouped(cache.tokens),
              " tokens in ", format_bytes(cache.bytes), ", ", grouped(cache.bytes_per_token),
              " bytes a token; room for ", grouped(cache.budget / cache.bytes_per_token), " in ",
              format_bytes(cache.budget), "\n", "weights   ", format_bytes(weights), "\n");
-  if (keys > 0) text += concat("k_t       ", with_digits(keys), " keys a query read, mean\n");
+  if (keys > 0) text += concat("k_t       ", three_digits(keys), " keys a query read, mean\n");
+  if (!passes.empty()) {
+    text += concat("measured  ", passes.size(),
+                   passes.size() == 1 ? " pass" : " passes, of which times are medians",
+                   ", after one that was not timed\n");
+  }
   return text;
 }
 
 std::string json_line(const GenerateCosts& costs) {
-  const auto& [times, cache, keys, weights] = costs;
-  return dumped({{"stats",
-                  {{"prefill_tokens", times.prefill_tokens},
-                   {"prefill_seconds", times.prefill_seconds},
-                   {"prefill_tokens_per_second", rate(times.prefill_tokens, times.prefill_seconds)},
-                   {"decode_tokens", times.decode_tokens},
-                   {"decode_seconds", times.decode_seconds},
-                   {"decode_tokens_per_second", rate(times.decode_tokens, times.decode_seconds)},
-                   {"keys_per_query", keys},
-                   {"cache_tokens", cache.tokens},
-                   {"cache_bytes", cache.bytes},
-                   {"cache_bytes_per_token", cache.bytes_per_token},
-                   {"cache_budget_bytes", cache.budget},
-                   {"weight_bytes", weights}}}});
+  const auto& [times, cache, keys, weights, passes] = costs;
+  OrderedJson stats{{"prefill_tokens", times.prefill_tokens},
+                    {"prefill_seconds", times.prefill_seconds},
+                    {"prefill_tokens_per_second", rate(times.prefill_tokens, times.prefill_seconds)},
+                    {"decode_tokens", times.decode_tokens},
+                    {"decode_seconds", times.decode_seconds},
+                    {"decode_tokens_per_second", rate(times.decode_tokens, times.decode_seconds)},
+                    {"keys_per_query", keys},
+                    {"cache_tokens", cache.tokens},
+                    {"cache_bytes", cache.bytes},
+                    {"cache_bytes_per_token", cache.bytes_per_token},
+                    {"cache_budget_bytes", cache.budget},
+                    {"weight_bytes", weights}};
+  for (const infer::GenerateTimes& pass : passes) {
+    stats["passes"].push_back(
+        {{"prefill_seconds", pass.prefill_seconds}, {"decode_seconds", pass.decode_seconds}});
+  }
+  return dumped({{"stats", std::move(stats)}});
 }
 
 }  // namespace gsa::cli

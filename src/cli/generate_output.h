@@ -41,7 +41,11 @@ struct GenerateCosts {
   infer::CacheUse cache;
   double keys_per_query = 0;  // 0: nothing was computed
   std::int64_t weight_bytes = 0;
+  std::vector<infer::GenerateTimes> passes = {};  // that `times` are medians of; none: of one, the first
 };
+
+// Of passes that did the same work, at least one.
+infer::GenerateTimes median_of(const std::vector<infer::GenerateTimes>& passes);
 
 std::string describe(const GenerateCosts& costs);   // a few lines for people
 std::string json_line(const GenerateCosts& costs);  // {"stats": ...}

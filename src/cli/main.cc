@@ -29,6 +29,7 @@ Examples
   gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
   gsa eval runs/book/latest --data data/valid       perplexity, sinks, quality of the selection
   gsa ruler runs/book/latest --essays essays.txt    the long-context tasks of RULER
+  gsa paper                                         the paper's tables, by models trained here
   gsa generate runs/book/latest --prompt "Once"     go on from a text
   gsa inspect --preset paper-1.7b --length 131072   parameters and costs of the paper's model at 128K
   gsa inspect --preset small --system standard      the same for a dense model
@@ -86,6 +87,7 @@ int main_checked(int argc, char** argv) {
   add_train(app, run);
   add_eval(app, run);
   add_ruler(app, run);
+  add_paper(app, run);
   add_generate(app, run);
   add_inspect(app, run);
   try {

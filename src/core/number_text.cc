@@ -1,5 +1,6 @@
 #include "core/number_text.h"
 
+#include <cmath>
 #include <cstdio>
 
 namespace gsa {
@@ -17,6 +18,11 @@ std::string fixed(double value, int decimals) {
   std::string text(static_cast<std::size_t>(length), '\0');
   std::snprintf(text.data(), text.size() + 1, "%.*f", decimals, value);
   return text;
+}
+
+std::string three_digits(double value) {
+  const double size = std::abs(value);
+  return fixed(value, size < 10 ? 2 : size < 100 ? 1 : 0);
 }
 
 }  // namespace gsa

@@ -44,6 +44,8 @@ class DatasetWriter {
   ~DatasetWriter();
 
   void add_document(std::string_view text);
+  // One whose ids are known, without marks; text_bytes: of the text that they stand for.
+  void add_document(std::span<const std::int32_t> ids, std::int64_t text_bytes);
   // The same in pieces: any number of append(), then end_document().
   void append(std::string_view text);
   void end_document();

@@ -108,6 +108,15 @@ void DatasetWriter::add_document(std::string_view text) {
   end_document();
 }
 
+void DatasetWriter::add_document(std::span<const std::int32_t> ids, std::int64_t text_bytes) {
+  if (!waiting_.empty()) encode_waiting();
+  if (in_document_) bad_argument("dataset", "ids", "a document of its own", "one that is still open");
+  begin_document();
+  put(ids);
+  bytes_ += text_bytes;
+  end_of_document();
+}
+
 void DatasetWriter::append(std::string_view text) {
   waiting_.push_back({std::string(text)});
   waiting_bytes_ += text.size();

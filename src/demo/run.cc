@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <numeric>
 
 #include "core/file.h"
+#include "core/machine.h"
 #include "core/number_text.h"
 #include "data/stories.h"
 #include "demo/material.h"
@@ -46,15 +46,6 @@ double seconds_since(Clock::time_point start) {
 std::string time_text(double seconds) {
   return seconds < 90 ? concat(std::lround(seconds), " seconds")
                       : concat(std::lround(seconds / 60), " minutes");
-}
-
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
 }
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
@@ -186,7 +177,7 @@ class Demo {
     Settings& s = results_.settings;
     s.seed = options_.seed;
     s.threads = torch::get_num_threads();
-    s.processor = processor();
+    s.processor = processor_name();
     s.vocabulary = tokenizer_->vocab_size();
     s.train_tokens = phases_.steps() * kBatchTokens;
     s.validation_tokens = kValidationStories * kLength;

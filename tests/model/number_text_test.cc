@@ -30,5 +30,12 @@ TEST(NumberText, FixedDecimals) {
   EXPECT_EQ(fixed(1e100, 1).size(), 103u);  // no number is cut short
 }
 
+TEST(NumberText, ThreeDigits) {
+  EXPECT_EQ(three_digits(1234.5), "1234");
+  EXPECT_EQ(three_digits(-36.54), "-36.5");
+  EXPECT_EQ(three_digits(3.654), "3.65");
+  EXPECT_EQ(three_digits(0.0365), "0.04");
+}
+
 }  // namespace
 }  // namespace gsa

@@ -115,6 +115,37 @@ def test_stats_say_what_it_cost(gsa, model):
     assert small["cache_bytes_per_token"] == 4 * (2 * 2 * 32 * 4 + 16 + 4)
 
 
+# Every pass reads the whole prompt: what the cache holds at the end is one prompt and one text.
+def test_stats_of_repeated_passes_are_medians(gsa, model):
+    arguments = ["--prompt", "the keeper", "--stats", "--json", "--ignore-eos"]
+    text, line = lines_of(generate(gsa, model, *arguments, "--repeat", 3))
+    once_text, once = lines_of(generate(gsa, model, *arguments))
+    assert text["tokens"] == once_text["tokens"]
+    stats, once = line["stats"], once["stats"]
+    assert len(stats["passes"]) == 3 and "passes" not in once
+    for part in ("prefill", "decode"):
+        assert stats[f"{part}_seconds"] == sorted(each[f"{part}_seconds"] for each in stats["passes"])[1] > 0
+        assert stats[f"{part}_tokens_per_second"] == pytest.approx(stats[f"{part}_tokens"] / stats[f"{part}_seconds"])
+    for key in ("prefill_tokens", "decode_tokens", "cache_tokens"):
+        assert stats[key] == once[key], key
+    assert stats["keys_per_query"] == pytest.approx(once["keys_per_query"])
+    shown = generate(gsa, model, "--prompt", "the keeper", "--stats", "--repeat", 2)
+    assert "2 passes, of which times are medians, after one that was not timed" in shown
+    # Behind a cache, what it holds is not read again.
+    generate(gsa, model, "--prompt", "the keeper", "-n", 0, "--save-cache", "kept.cache")
+    behind = ["--load-cache", "kept.cache", "--prompt", " of", "--stats", "--json", "--ignore-eos"]
+    stats = lines_of(generate(gsa, model, *behind, "--repeat", 2))[-1]["stats"]
+    assert stats["prefill_tokens"] == 3 and stats["cache_tokens"] == lines_of(generate(gsa, model, *behind))[-1]["stats"]["cache_tokens"]
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    ([], "--stats beside it"), (["--stats", "--prompt", "b"], "one prompt, got 2"),
+    (["--stats", "--samples", 2], "one text, got --samples 2"), (["--stats", "--save-cache", "x"], "no --save-cache"),
+])
+def test_what_does_not_go_with_repeat(gsa, model, arguments, expected):
+    assert f"--repeat: expected {expected}" in generate(gsa, model, "--prompt", "a", "--repeat", 2, *arguments, status=2)
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 50])
 def test_any_chunk_gives_the_same_text(gsa, model, chunk):
     prompt = "the keeper of the lamp walks to the harbour, and back"
@@ -184,6 +215,7 @@ def test_too_many_texts_are_refused_before_any_work(gsa, model):
 @pytest.mark.parametrize("option, value", [
     ("--max-tokens", "-1"), ("--max-tokens", "9223372036854775807"), ("--max-tokens", "99999999999999999999"),
     ("--seed", "-1"), ("--seed", "18446744073709551616"), ("--seed", "1.5"), ("--samples", "0"),
+    ("--repeat", "0"),
 ])
 def test_numbers_out_of_bounds_name_their_option(gsa, model, option, value):
     output = gsa.run("generate", model, "--prompt", "a", option, value, status=2)

@@ -1,0 +1,299 @@
+// gsa paper: trains the paper's systems side by side and writes its tables with our figures.
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/checks.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/progress.h"
+#include "core/file.h"
+#include "core/folder_lock.h"
+#include "paper/child.h"
+#include "paper/material.h"
+#include "paper/page.h"
+#include "paper/run.h"
+#include "torch/threads.h"
+
+namespace gsa::cli {
+namespace {
+
+using namespace gsa::paper;
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string output = "gsa-paper", scale = "smoke", data, device = "auto";
+  std::int64_t seeds = 1, threads = 0;
+  std::vector<std::string> systems, tables;
+};
+
+constexpr const char* kLesson = R"(
+Trains standard, sparse-only, gated-only and gsa models side by side, on the same rows for as many tokens from the same
+seeds; measures perplexity, RULER by length, attention sinks, stability at higher learning rates, throughput, and what
+gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
+beside the paper's: index.html and README.md in the output folder. Each table has a sentence that is worked out from the
+figures: it holds, it does not hold, or it cannot be told at this scale.
+
+  smoke    minutes on two cores; shows that everything runs, and teaches the models next to nothing
+  small    for one large GPU: about half an hour a seed for the main tables
+  medium   for who has days
+
+The output folder is all that a run is: what is done there is not done again. A run that was cut off anywhere (Ctrl-C,
+kill -9, a power cut) goes on with the same command; more --seeds, --systems and --tables may be asked for later. The
+main tables of all seeds come first. results/ has the figures of every step, logs/ what its command printed, runs/ the
+models. Ctrl-C ends with status 75.
+
+Text is made by rule unless --data names some: stories, code-like lines, and tasks of RULER's kind with other words and
+keys than RULER's. Each row of training has the begin mark in front.
+
+Examples
+  gsa paper                                              everything, in small
+  gsa paper --scale small --seeds 2 --tables main --output evidence
+  gsa paper --scale small --seeds 2 --output evidence    the ablations, later
+  gsa paper --scale small --data kernel-source.txt --output on-code
+)";
+
+// ---- one step
+
+// What was printed last, for messages.
+std::string last_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line, last;
+  while (std::getline(stream, line)) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+// The step that a training has come to, from the end of its metrics.
+std::int64_t training_step(const fs::path& metrics) {
+  std::ifstream file(metrics, std::ios::binary | std::ios::ate);
+  if (!file) return 0;
+  constexpr std::streamoff kTail = 16'384;
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kTail));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  constexpr std::string_view kKey = "\"step\":";
+  const std::size_t place = text.rfind(kKey);
+  return place == std::string::npos ? 0 : std::strtoll(text.c_str() + place + kKey.size(), nullptr, 10);
+}
+
+bool has_checkpoint(const fs::path& run) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints", none)) {
+    if (entry.path().filename().string().starts_with("step-")) return true;
+  }
+  return false;
+}
+
+class Work {
+ public:
+  Work(const Options& options, const Scale& scale, const Source& source, std::vector<Step> plan)
+      : o_(options),
+        scale_(scale),
+        source_(source),
+        plan_(std::move(plan)),
+        folder_(fs::absolute(options.output)) {
+    for (const Step& step : plan_) {
+      if (!fs::exists(result_file(step, folder_))) total_ += step.cost;
+    }
+  }
+
+  int run() {
+    RunOptions options{.perform = [&](const Step& step) { return perform(step); }};
+    options.values = [&](const Step& step, const fs::path& folder) {
+      Values values = values_of(step, folder);
+      if (diverged_.contains(step.name)) values["diverged"] = 1;
+      return values;
+    };
+    options.begin = [&](const Step& step) { show(step, 0, ""); };
+    options.end = [&](const Step& step) {
+      done_ += step.cost;
+      write_pages();
+    };
+    RunReport report;
+    try {
+      report = run_plan(plan_, folder_, options);
+    } catch (...) {
+      bar_.reset();
+      throw;
+    }
+    bar_.reset();
+    write_pages();
+    if (report.ended == Ended::stopped) {
+      std::cout << concat("interrupted with ", report.before + report.now, " of ", plan_.size(),
+                          " steps done; the same command goes on\n");
+      return kInterrupted;
+    }
+    print(report);
+    return 0;
+  }
+
+ private:
+  void show(const Step& step, double share, const std::string& detail) {
+    constexpr double kParts = 1e6;
+    if (!bar_) bar_.emplace("gsa paper", static_cast<std::int64_t>(kParts));
+    bar_->update(static_cast<std::int64_t>(kParts * (done_ + share * step.cost) / std::max(total_, 1.0)),
+                 detail.empty() ? step.name : step.name + "  " + detail);
+  }
+
+  bool perform(const Step& step) {
+    if (interrupted()) return false;
+    return step.kind == Kind::data ? make_data(step) : run_command(step);
+  }
+
+  bool make_data(const Step& step) {
+    const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const ThreadParallel parallel(o_.threads > 0 ? static_cast<int>(o_.threads) : cores);
+    MaterialEvents events;
+    events.stop = interrupted;
+    events.progress = [&](double share, const std::string& what) { show(step, share, what); };
+    return make_material(folder_, scale_, source_, parallel, events);
+  }
+
+  bool run_command(const Step& step) {
+    const fs::path log = folder_ / "logs" / (step.name + ".log"), output = folder_ / step.output;
+    ChildOptions child;
+    child.program = fs::read_symlink("/proc/self/exe");
+    child.arguments = step.arguments;
+    child.folder = folder_;
+    child.log = log;
+    child.stop = interrupted;
+    if (step.kind == Kind::training) {
+      if (has_checkpoint(output)) child.arguments.push_back("--resume");
+      child.append = true;
+      const double steps = step.cost / static_cast<double>(scale_.batch_tokens);
+      child.watch = [&, steps] {
+        const std::int64_t at = training_step(output / "metrics.jsonl");
+        show(step, static_cast<double>(at) / steps,
+             concat("step ", at, "/", static_cast<std::int64_t>(steps)));
+      };
+    } else {
+      fs::create_directories(output.parent_path());
+      child.watch = [&] { show(step, 0, ""); };
+    }
+    const int status = run_child(child);
+    if (status == 0) return true;
+    if (status == kInterrupted) return false;
+    if (interrupted()) return false;
+    const std::string last = last_line(log);
+    if (status == 1 && step.may_diverge && last.find("is not finite") != std::string::npos) {
+      diverged_.insert(step.name);
+      return true;
+    }
+    throw Error(concat("step '", step.name, "': expected its command to succeed, got status ", status, ": ",
+                       last, " (all that it printed: ", log.string(),
+                       "); the same command goes on from there"));
+  }
+
+  // Only what has changed: a second run leaves everything as it is.
+  static void write_changed(const fs::path& path, const std::string& text) {
+    std::error_code none;
+    if (fs::exists(path, none) && read_file(path, std::int64_t(1) << 30) == text) return;
+    fs::create_directories(path.parent_path());
+    AtomicFile file(path);
+    file.write(text);
+    file.commit();
+  }
+
+  // Of all that the folder has, also what this call was not asked for.
+  void write_pages() {
+    const std::int64_t seeds = std::max(o_.seeds, seeds_in(folder_));
+    const std::vector<Step> all = make_plan({.scale = scale_, .seeds = seeds});
+    const Results results = read_results(all, folder_);
+    PageOptions page{.tables = {.scale = scale_, .seeds = seeds}, .data = source_.in_words(), .machine = ""};
+    for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
+    page.done = results.size();
+    page.steps = all.size();
+    tables_ = make_tables(page.tables, results);
+    write_changed(folder_ / "index.html", html_page(page, tables_));
+    write_changed(folder_ / "README.md", markdown_page(page, tables_));
+    for (const auto& [name, svg] : chart_files(tables_)) write_changed(folder_ / name, svg);
+  }
+
+  void print(const RunReport& report) const {
+    if (report.now == 0) {
+      std::cout << concat("nothing to do: all ", plan_.size(), " steps had been done\n\n");
+    } else {
+      std::cout << concat(report.now, " steps done",
+                          report.before > 0 ? concat(", ", report.before, " had been before") : "", "\n\n");
+    }
+    for (const paper::Table& table : tables_)
+      std::cout << table.title << "\n  " << table.verdict.sentence << "\n";
+    std::cout << "\npage     " << (folder_ / "index.html").lexically_normal().string() << "\n";
+  }
+
+  const Options& o_;
+  const Scale& scale_;
+  const Source& source_;
+  std::vector<Step> plan_;
+  fs::path folder_;
+  double total_ = 0, done_ = 0;
+  std::optional<Progress> bar_;
+  std::set<std::string> diverged_;
+  std::vector<paper::Table> tables_;
+};
+
+int make_paper(const Options& options) {
+  const Scale scale = checking_option("--scale", [&] { return scale_by_name(options.scale); });
+  std::vector<Step> plan = checking_option("", [&] {
+    return make_plan({.scale = scale,
+                      .seeds = options.seeds,
+                      .systems = options.systems,
+                      .groups = options.tables,
+                      .device = options.device,
+                      .threads = options.threads});
+  });
+  check_choice("--device", options.device, {"auto", "cpu", "cuda"});
+  watch_interrupts();
+  std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
+  const Source source(options.data);
+  const FolderLock lock(options.output, "one that gsa paper works in");
+  claim_folder(options.output, scale, source.identity());
+  return Work(options, scale, source, std::move(plan)).run();
+}
+
+}  // namespace
+
+void add_paper(CLI::App& app, Run& run) {
+  CLI::App* command = app.add_subcommand("paper", "the paper's tables, by models that are trained here");
+  command->footer(kLesson);
+  auto options = std::make_shared<Options>();
+  command
+      ->add_option("-o,--output", options->output,
+                   "the folder of everything; one that is there is gone on with")
+      ->capture_default_str();
+  command->add_option("--scale", options->scale, "smoke, small or medium")->capture_default_str();
+  command->add_option("--seeds", options->seeds, "of the main tables; ablations have one")
+      ->check(whole_in(1, 1000))
+      ->capture_default_str();
+  command
+      ->add_option("--systems", options->systems,
+                   "standard, sparse-only, gated-only, gsa; several between commas. Default: all")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--tables", options->tables,
+          "main (perplexity, RULER, sinks), speed, k, indexer, stability, gates; several between commas. "
+          "Default: all, in this order")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command->add_option("--data", options->data,
+                      "a text file or a dataset's folder to learn from, beside rows made by rule");
+  command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
+  command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
+      ->check(whole_in(1, binding::kMaxThreads));
+  command->callback([&run, options] { run = [options] { return make_paper(*options); }; });
+}
+
+}  // namespace gsa::cli

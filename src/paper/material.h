@@ -1,0 +1,44 @@
+// The datasets, the haystack and the prompts of `gsa paper`, under data/ of the output folder.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "core/json.h"
+#include "core/parallel.h"
+#include "paper/scale.h"
+
+namespace gsa::paper {
+
+// Where the text comes from.
+class Source {
+ public:
+  // path: a text file, or a dataset's folder (gsa tokenize makes one); empty: all text is made by rule.
+  explicit Source(const std::filesystem::path& path);
+
+  bool by_rule() const { return path_.empty(); }
+  const std::filesystem::path& path() const { return path_; }
+  bool is_dataset() const { return dataset_; }
+  // What the results depend on: a folder remembers it.
+  OrderedJson identity() const;
+  std::string in_words() const;           // for the pages
+  std::string text_name(int text) const;  // of validation-1 (0) and validation-2 (1)
+
+ private:
+  std::filesystem::path path_;
+  bool dataset_ = false;
+  std::uint32_t checksum_ = 0;
+};
+
+struct MaterialEvents {
+  std::function<void(double share, const std::string& what)> progress = [](double, const std::string&) {};
+  std::function<bool()> stop = [] { return false; };
+};
+
+// Every document of every dataset is one row of scale.length tokens, marks included, so that each row of training
+// begins with the begin mark. What an earlier call left there unfinished is made anew. False: it was stopped.
+bool make_material(const std::filesystem::path& folder, const Scale& scale, const Source& source,
+                   const Parallel& parallel, const MaterialEvents& events);
+
+}  // namespace gsa::paper

@@ -1,0 +1,26 @@
+// The tables as pages: one of HTML, one of Markdown, with the same words and figures.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "paper/tables.h"
+
+namespace gsa::paper {
+
+struct PageOptions {
+  TableOptions tables;
+  std::string data;                 // what the systems learned from, in words
+  std::string machine;              // that it ran on; may be empty
+  std::size_t done = 0, steps = 0;  // of the plan of all tables
+};
+
+// Charts stand in the page itself.
+std::string html_page(const PageOptions& options, const std::vector<Table>& tables);
+// Charts are charts/NAME.svg beside it.
+std::string markdown_page(const PageOptions& options, const std::vector<Table>& tables);
+// Name and content of these files.
+std::vector<std::pair<std::string, std::string>> chart_files(const std::vector<Table>& tables);
+
+}  // namespace gsa::paper

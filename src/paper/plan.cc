@@ -1,0 +1,318 @@
+#include "paper/plan.h"
+
+#include <algorithm>
+
+#include "core/suggest.h"
+#include "gsa/error.h"
+
+namespace gsa::paper {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+// A model that comes of a base model.
+struct Variant {
+  std::string name, base;
+  Arguments settings;  // of model; none: the base goes on learning densely
+};
+
+const std::vector<Variant>& main_variants() {
+  static const std::vector<Variant> variants = {{"standard", "base-standard", {}},
+                                                {"sparse-only", "base-standard", {"system=sparse-only"}},
+                                                {"gated-only", "base-gated", {}},
+                                                {"gsa", "base-gated", {"system=gsa"}}};
+  return variants;
+}
+
+Arguments base_settings(const std::string& base) {
+  if (base == "base-standard") return {"system=standard"};
+  if (base == "base-gated") return {"system=gated-only"};
+  if (base == "base-g1") return {"system=gated-only", "value_gate=none"};
+  return {"system=gated-only", "output_gate=none"};  // base-g2
+}
+
+void append(Arguments& to, const Arguments& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+class Planner {
+ public:
+  explicit Planner(const PlanOptions& options) : o_(options), s_(options.scale) {}
+
+  std::vector<Step> plan() {
+    check();
+    steps_.push_back({.name = "data",
+                      .kind = Kind::data,
+                      .group = "main",
+                      .cost = 0.02 * static_cast<double>(s_.train_tokens)});
+    if (wants("main")) {
+      for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) main(seed);
+    }
+    if (wants("speed")) speed();
+    if (wants("k")) {
+      for (const std::int64_t k : s_.ks)
+        ablation("k", {k_name(k), "base-gated", {"system=gsa", concat("k_base=", k)}}, k != s_.k());
+      if (!s_.speed_lengths.empty()) {
+        for (const std::int64_t k : s_.ks)
+          speed_of("k", k == s_.k() ? "gsa" : k_name(k), s_.speed_lengths.back());
+      }
+    }
+    if (wants("indexer")) {
+      ablation("indexer", {"relu", "base-gated", {"system=gsa", "score_form=relu"}});
+      ablation("indexer", {"fixed", "base-gated", {"system=gsa", "budget=fixed"}});
+      ablation("indexer", {"proportional", "base-gated", {"system=gsa", "budget=proportional"}});
+      ablation("indexer", {"gsa", "base-gated", {"system=gsa"}}, false);
+    }
+    if (wants("stability")) stability();
+    if (wants("gates")) {
+      ablation("gates", {"no-gates", "base-standard", {"system=gsa", "value_gate=none", "output_gate=none"}});
+      ablation("gates", {"g2", "base-g2", {"system=gsa", "output_gate=none"}});
+      ablation("gates", {"g1", "base-g1", {"system=gsa", "value_gate=none"}});
+      ablation("gates", {"gsa", "base-gated", {"system=gsa"}}, false);
+    }
+    return std::move(steps_);
+  }
+
+ private:
+  void check() const {
+    if (o_.seeds < 1) bad_argument("paper", "seeds", "at least 1", concat(o_.seeds));
+    const auto known = [](const char* what, const Arguments& names, const Arguments& all) {
+      for (const std::string& name : names) {
+        if (std::find(all.begin(), all.end(), name) == all.end()) {
+          bad_argument("paper", what, alternatives(all), with_suggestion(name, all));
+        }
+      }
+    };
+    known("systems", o_.systems, systems());
+    known("tables", o_.groups, group_names());
+  }
+
+  static bool chosen(const Arguments& from, const std::string& name) {
+    return from.empty() || std::find(from.begin(), from.end(), name) != from.end();
+  }
+  bool wants(const std::string& group) const { return chosen(o_.groups, group); }
+  bool has(const std::string& step) const {
+    return std::any_of(steps_.begin(), steps_.end(), [&](const Step& s) { return s.name == step; });
+  }
+  // Steps that several tables need come once, where the first of them wants it.
+  void add(Step step) {
+    if (!has(step.name)) steps_.push_back(std::move(step));
+  }
+
+  static void set(Arguments& arguments, const std::string& assignment) {
+    append(arguments, {"--set", assignment});
+  }
+
+  // model: settings of the table [model].
+  Step training(const std::string& group, const std::string& name, const Arguments& model,
+                const Phases& phases, double rate, std::int64_t seed) const {
+    Step step{.name = name + "/train", .kind = Kind::training, .group = group, .needs = {"data"}};
+    step.output = "runs/" + name;
+    Arguments& a = step.arguments;
+    a = {"train"};
+    for (const std::string& setting : model) set(a, "model." + setting);
+    set(a, "data.train=data/train");
+    set(a, "data.validation=data/validation-1");
+    set(a, concat("data.length=", s_.length));
+    set(a, concat("data.seed=", seed));
+    set(a, concat("seed=", seed));
+    set(a, concat("batch.tokens=", s_.batch_tokens));
+    set(a, concat("batch.rows=", s_.batch_rows));
+    set(a, concat("phases.dense=", phases.dense));
+    set(a, concat("phases.warmup=", phases.warmup));
+    set(a, concat("phases.sparse=", phases.sparse));
+    set(a, concat("optimizer.lr=", rate));
+    set(a, concat("kl_share=", s_.kl_share));
+    set(a, concat("output.save_every=", s_.save_every));
+    set(a, "output.keep_last=1");
+    set(a, "output.tensorboard=false");
+    set(a, concat("output.validate_every=", std::max<std::int64_t>(1, phases.steps() / 4)));
+    set(a, concat("output.validation_tokens=", std::min<std::int64_t>(s_.validation_tokens, 16 * s_.length)));
+    set(a, "output.folder=" + step.output);
+    set(a, "device=" + o_.device);
+    if (o_.threads > 0) set(a, concat("threads=", o_.threads));
+    step.cost = static_cast<double>(phases.steps() * s_.batch_tokens);
+    return step;
+  }
+
+  // Systems without an indexer refuse what is said of one.
+  Arguments dense_settings() const {
+    Arguments settings;
+    for (const std::string& setting : s_.model) {
+      if (!setting.starts_with("index_")) settings.push_back(setting);
+    }
+    return settings;
+  }
+
+  std::string base(const std::string& group, const std::string& name, std::int64_t seed) {
+    const std::string run = seed_name(seed) + "/" + name;
+    Arguments model = dense_settings();
+    append(model, base_settings(name));
+    add(training(group, run, model, {s_.base_steps, 0, 0}, s_.rate, seed));
+    return run;
+  }
+
+  std::string adapt(const std::string& group, const Variant& variant, std::int64_t seed) {
+    const std::string from = base(group, variant.base, seed);
+    const std::string run = seed_name(seed) + "/" + variant.name;
+    const Phases phases =
+        variant.settings.empty() ? Phases{s_.warmup + s_.sparse, 0, 0} : Phases{0, s_.warmup, s_.sparse};
+    Arguments model = {"from=runs/" + from + "/latest"};
+    append(model, variant.settings);
+    // Of the indexer, which is new here; what else the scale says is in the folder.
+    if (!variant.settings.empty()) {
+      for (const std::string& setting : s_.model) {
+        if (setting.starts_with("index_")) model.push_back(setting);
+      }
+      const bool says_k = std::any_of(model.begin(), model.end(), [](const std::string& setting) {
+        return setting.starts_with("k_base=");
+      });
+      if (!says_k) model.push_back(concat("k_base=", s_.k()));
+    }
+    Step step = training(group, run, model, phases, s_.adapt_rate, seed);
+    step.needs = {from + "/train"};
+    add(std::move(step));
+    return run;
+  }
+
+  void evaluation(const std::string& group, const std::string& run, std::size_t text) {
+    Step step{.name = concat(run, "/eval-", text + 1), .kind = Kind::evaluation, .group = group};
+    step.needs = {run + "/train"};
+    step.output = concat("runs/", run, "/eval-", text + 1, ".json");
+    step.arguments = {"eval",     "runs/" + run + "/latest",
+                      "--data",   concat("data/", kValidation[text]),
+                      "--length", concat(s_.length),
+                      "--stride", concat(s_.length),
+                      "--tokens", concat(s_.validation_tokens),
+                      "--device", o_.device,
+                      "--json",   step.output};
+    if (text > 0) append(step.arguments, {"--measure", "perplexity"});
+    add_threads(step);
+    step.cost = 0.7 * static_cast<double>(s_.validation_tokens);
+    add(std::move(step));
+  }
+
+  // Lengths beyond the trained one by YaRN, in a step of their own: YaRN changes short ones too.
+  void ruler(const std::string& group, const std::string& run) {
+    std::vector<std::int64_t> near, far;
+    for (const std::int64_t length : s_.ruler_lengths) (length <= s_.length ? near : far).push_back(length);
+    if (!near.empty()) ruler_step(group, run, "ruler", near, 1);
+    for (const std::int64_t length : far) {
+      ruler_step(group, run, concat("ruler-", length), {length}, (length + s_.length - 1) / s_.length);
+    }
+  }
+
+  void ruler_step(const std::string& group, const std::string& run, const std::string& name,
+                  const std::vector<std::int64_t>& lengths, std::int64_t extend) {
+    Step step{.name = run + "/" + name, .kind = Kind::ruler, .group = group, .needs = {run + "/train"}};
+    step.output = "runs/" + run + "/" + name;
+    std::string list, tasks;
+    double tokens = 0;
+    for (const std::int64_t length : lengths) {
+      list += concat(list.empty() ? "" : ",", length);
+      tokens += static_cast<double>(length) * static_cast<double>(s_.ruler_samples) *
+                static_cast<double>(s_.ruler_tasks.size());
+    }
+    for (const std::string& task : s_.ruler_tasks) tasks += (tasks.empty() ? "" : ",") + task;
+    step.arguments = {"ruler",      "runs/" + run + "/latest",
+                      "--lengths",  list,
+                      "--tasks",    tasks,
+                      "--samples",  concat(s_.ruler_samples),
+                      "--haystack", "data/haystack.txt",
+                      "--device",   o_.device,
+                      "--output",   step.output};
+    if (extend > 1) append(step.arguments, {"--extend", concat(extend)});
+    add_threads(step);
+    step.cost = tokens;
+    add(std::move(step));
+  }
+
+  void add_threads(Step& step) const {
+    if (o_.threads > 0) append(step.arguments, {"--threads", concat(o_.threads)});
+  }
+
+  void main(std::int64_t seed) {
+    std::vector<std::string> runs;
+    for (const Variant& variant : main_variants()) {
+      if (chosen(o_.systems, variant.name)) runs.push_back(adapt("main", variant, seed));
+    }
+    for (const std::string& run : runs) {
+      for (std::size_t text = 0; text < std::size(kValidation); ++text) evaluation("main", run, text);
+    }
+    for (const std::string& run : runs) ruler("main", run);
+  }
+
+  void speed_of(const std::string& group, const std::string& name, std::int64_t length) {
+    const std::string run = seed_name(1) + "/" + name;
+    Step step{.name = concat(run, "/speed-", length), .kind = Kind::speed, .group = group};
+    step.needs = {run + "/train"};
+    step.output = "logs/" + step.name + ".log";  // what it prints
+    step.arguments = {"generate",      "runs/" + run + "/latest",
+                      "--prompt-file", concat("data/prompt-", length, ".txt"),
+                      "--max-tokens",  concat(s_.speed_tokens),
+                      "--temperature", "0",
+                      "--ignore-eos",  "--json",
+                      "--stats",       "--device",
+                      o_.device};
+    append(step.arguments, {"--repeat", "5"});  // a process pays for what it sets up in the first pass
+    if (length > s_.length)
+      append(step.arguments, {"--extend", concat((length + s_.length - 1) / s_.length)});
+    add_threads(step);
+    step.cost = 2 * static_cast<double>(length);
+    add(std::move(step));
+  }
+
+  void speed() {
+    for (const Variant& variant : main_variants()) {
+      if (!chosen(o_.systems, variant.name)) continue;
+      adapt("speed", variant, 1);
+      for (const std::int64_t length : s_.speed_lengths) speed_of("speed", variant.name, length);
+    }
+  }
+
+  // own: not the gsa of the main tables, which stands in the table too.
+  void ablation(const std::string& group, Variant variant, bool own = true) {
+    if (!own) variant = main_variants().back();
+    const std::string run = adapt(group, variant, 1);
+    evaluation(group, run, 0);
+  }
+
+  void stability() {
+    for (const double factor : s_.stability_rates) {
+      for (const std::string& system : systems()) {
+        if (!chosen(o_.systems, system)) continue;
+        const bool sparse = system == "gsa" || system == "sparse-only";
+        const Phases phases = sparse ? s_.stability : Phases{s_.stability.steps(), 0, 0};
+        Arguments model = sparse ? s_.model : dense_settings();
+        model.push_back("system=" + system);
+        if (sparse) model.push_back(concat("k_base=", s_.k()));
+        Step step = training("stability", concat(seed_name(1), "/", rate_name(factor), "-", system), model,
+                             phases, factor * s_.rate, 1);
+        step.may_diverge = true;
+        add(std::move(step));
+      }
+    }
+  }
+
+  const PlanOptions& o_;
+  const Scale& s_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& group_names() {
+  static const std::vector<std::string> names = {"main", "speed", "k", "indexer", "stability", "gates"};
+  return names;
+}
+
+const std::vector<std::string>& systems() {
+  static const std::vector<std::string> names = {"standard", "sparse-only", "gated-only", "gsa"};
+  return names;
+}
+
+std::string seed_name(std::int64_t seed) { return concat("seed-", seed); }
+std::string k_name(std::int64_t k) { return concat("k-", k); }
+std::string rate_name(double factor) { return concat("rate-", factor); }
+
+std::vector<Step> make_plan(const PlanOptions& options) { return Planner(options).plan(); }
+
+}  // namespace gsa::paper

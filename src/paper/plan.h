@@ -1,0 +1,57 @@
+// What `gsa paper` does, as data: steps in the order in which they run. Each is one command of the program, or the
+// making of the data, and has a result of a few named numbers.
+//
+// All paths are relative to the output folder:
+//   data/          datasets, a haystack, prompts
+//   runs/NAME/     trainings and what was measured of them; NAME is seed-1/gsa and the like
+//   results/STEP.json   what a step came to, written when it has ended: a step without one is yet to be done
+//   logs/STEP.log       what its command printed
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paper/scale.h"
+
+namespace gsa::paper {
+
+enum class Kind { data, training, evaluation, ruler, speed };
+
+struct Step {
+  std::string name;  // "seed-1/gsa/train"
+  Kind kind = Kind::data;
+  std::string group;                        // of which tables it is: one of group_names()
+  std::vector<std::string> needs = {};      // names of steps before it
+  std::vector<std::string> arguments = {};  // of the program, run in the output folder; none for data
+  std::string output = "";                  // the file or folder that the command leaves its figures in
+  double cost = 1;                          // about, for the time left: tokens that are trained on
+  bool may_diverge = false;                 // NaN is a finding, not a failure
+};
+
+// "main" (perplexity, RULER, sinks), "speed", "stability", "gates", "k", "indexer".
+const std::vector<std::string>& group_names();
+
+struct PlanOptions {
+  Scale scale;
+  std::int64_t seeds = 1;                 // of the main tables; ablations have the first one
+  std::vector<std::string> systems = {};  // of the four; none: all
+  std::vector<std::string> groups = {};   // none: all
+  std::string device = "auto";
+  std::int64_t threads = 0;  // 0: torch's choice
+};
+
+// The main tables of every seed come first. Throws gsa::Error for a system or a group that does not exist.
+std::vector<Step> make_plan(const PlanOptions& options);
+
+// ---- names that plan and tables share
+
+// Datasets for perplexity, under data/.
+constexpr const char* kValidation[] = {"validation-1", "validation-2"};
+
+const std::vector<std::string>& systems();  // in the paper's order
+std::string seed_name(std::int64_t seed);   // "seed-1"
+std::string k_name(std::int64_t k);         // "k-64"; the k of all others is "gsa" itself
+std::string rate_name(double factor);       // "rate-2"
+
+}  // namespace gsa::paper

@@ -1,0 +1,43 @@
+// Works through a plan in a folder. What has a result is done; everything else is done in order. Nothing else is
+// remembered, so that a run may be cut off at any moment and goes on with the same call.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "paper/results.h"
+
+namespace gsa::paper {
+
+// Whether what later steps read of a step is there: a dataset, a model.
+bool has_output(const Step& step, const std::filesystem::path& folder);
+
+struct RunOptions {
+  // Does one step, leaving what values() reads; false: it was stopped, and goes on when it is called again. Throws
+  // where it fails.
+  std::function<bool(const Step& step)> perform;
+  std::function<Values(const Step& step, const std::filesystem::path& folder)> values = values_of;
+  std::function<bool(const Step& step, const std::filesystem::path& folder)> available = has_output;
+  std::function<void(const Step& step)> begin = [](const Step&) {};
+  std::function<void(const Step& step)> end = [](const Step&) {};
+};
+
+enum class Ended { all_done, stopped };
+
+struct RunReport {
+  Ended ended = Ended::all_done;
+  std::size_t before = 0, now = 0;  // steps that had been done, and that were done by this call
+};
+
+// Where a step needs a model or data that are gone (a folder that was put away without its weights), they are made
+// again; the result that they had stays.
+RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,
+                   const RunOptions& options);
+
+// Makes the folder one of this scale and data, or throws gsa::Error where it holds something else. data: what the
+// results depend on besides the scale.
+void claim_folder(const std::filesystem::path& folder, const Scale& scale, const OrderedJson& data);
+
+}  // namespace gsa::paper

@@ -1,0 +1,149 @@
+// Text made by rule, and the datasets of a run: every row is full and begins with the begin mark.
+#include "paper/material.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "core/file.h"
+#include "data/dataset.h"
+#include "model/errors.h"
+#include "model/temporary_folder.h"
+#include "paper/synthetic.h"
+#include "ruler/words.h"
+
+namespace gsa::paper {
+namespace {
+
+using gsa::testing::expect_error;
+using gsa::testing::TemporaryFolder;
+
+std::string text_of(const Task& task) {
+  std::string text;
+  for (const std::string& part : task.parts) text += part + " ";
+  return text;
+}
+
+std::vector<std::string> words_of(std::string text) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" ,", begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (!word.empty() && word != "and") words.push_back(word);
+    begin = end + 1;
+  }
+  return words;
+}
+
+TEST(PaperSynthetic, AnswersStandInTheText) {
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const Task task = make_task(Random(7).stream(i), 2000);
+    const std::string text = text_of(task);
+    const std::vector<std::string> answers = words_of(task.answer);
+    EXPECT_FALSE(answers.empty()) << text;
+    std::set<std::string> different(answers.begin(), answers.end());
+    EXPECT_EQ(different.size(), answers.size()) << text;
+    for (const std::string& answer : answers)
+      EXPECT_NE(text.find(answer), std::string::npos) << answer << " in " << text;
+    EXPECT_LT(text.size(), 2600u);
+    EXPECT_GT(text.size(), 1000u);
+  }
+}
+
+// Keys there are adjective-noun pairs, here verb-noun pairs.
+TEST(PaperSynthetic, SharesNeitherKeysNorTemplatesWithRuler) {
+  const std::set<std::string_view> adjectives(ruler::adjectives().begin(), ruler::adjectives().end());
+  for (const std::string_view verb : ruler::verbs()) EXPECT_FALSE(adjectives.contains(verb)) << verb;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const std::string text = text_of(make_task(Random(8).stream(i), 1500));
+    for (const char* theirs :
+         {"special magic", "VAR ", "grass is green", "memorize", "numbered list", "coded text"})
+      EXPECT_EQ(text.find(theirs), std::string::npos) << text;
+    for (std::size_t at = text.find('-'); at != std::string::npos; at = text.find('-', at + 1)) {
+      std::size_t begin = at;
+      while (begin > 0 && text[begin - 1] >= 'a' && text[begin - 1] <= 'z') --begin;
+      EXPECT_FALSE(adjectives.contains(std::string_view(text).substr(begin, at - begin))) << text;
+    }
+  }
+}
+
+TEST(PaperSynthetic, RowsAreFullAndTheSameForTheSameKey) {
+  const auto bytes = data::byte_tokenizer();
+  for (const Content content : {Content::story, Content::code, Content::tasks}) {
+    const Ids row = make_row(content, Random(3), 1500, *bytes);
+    EXPECT_EQ(row.size(), 1500u);
+    EXPECT_EQ(row, make_row(content, Random(3), 1500, *bytes));
+    EXPECT_NE(row, make_row(content, Random(4), 1500, *bytes));
+  }
+}
+
+TEST(PaperSynthetic, CodeRefersFarBack) {
+  const std::string code = code_text(Random(5), 200);
+  const std::size_t begin = code.find("const int ") + 10, end = code.find(" = ", begin);
+  const std::string name = code.substr(begin, end - begin);
+  EXPECT_GT(code.rfind(name), code.size() / 2) << name;
+}
+
+Scale short_scale() {
+  Scale scale = scale_by_name("smoke");
+  scale.train_tokens = 16 * scale.length;
+  scale.validation_tokens = 2 * scale.length;
+  return scale;
+}
+
+// Each document is a row, marks included.
+void expect_rows(const std::filesystem::path& folder, const Scale& scale, std::int64_t rows) {
+  const data::Dataset dataset(folder);
+  EXPECT_EQ(dataset.documents(), rows) << folder;
+  const auto tokenizer = data::load_tokenizer(folder);
+  for (std::int64_t i = 0; i < dataset.documents(); ++i) {
+    ASSERT_EQ(dataset.document_size(i), scale.length) << folder;
+    std::int64_t first = 0;
+    dataset.read(i, 0, {&first, 1});
+    EXPECT_EQ(first, tokenizer->bos());
+  }
+}
+
+TEST(PaperMaterial, ByRule) {
+  const TemporaryFolder folder;
+  const Scale scale = short_scale();
+  const Source source("");
+  ASSERT_TRUE(make_material(folder.path(), scale, source, serial(), {}));
+  expect_rows(folder / "data/train", scale, 16);
+  expect_rows(folder / "data/validation-1", scale, 2);
+  expect_rows(folder / "data/validation-2", scale, 2);
+  EXPECT_GT(std::filesystem::file_size(folder / "data/haystack.txt"), 100'000u);
+  for (const std::int64_t length : scale.speed_lengths)
+    EXPECT_TRUE(std::filesystem::exists(folder / ("data/prompt-" + std::to_string(length) + ".txt")));
+  const std::uint32_t first = data::Dataset(folder / "data/train").fingerprint();
+  // What was left by one that was stopped is made anew, on any number of threads to the same bits.
+  EXPECT_FALSE(make_material(folder.path(), scale, source, serial(), {.stop = [] { return true; }}));
+  ASSERT_TRUE(make_material(folder.path(), scale, source, ThreadParallel(3), {}));
+  EXPECT_EQ(data::Dataset(folder / "data/train").fingerprint(), first);
+}
+
+TEST(PaperMaterial, FromATextAndFromADataset) {
+  const TemporaryFolder folder;
+  Scale scale = short_scale();
+  {
+    std::ofstream text(folder / "book.txt");
+    for (int i = 0; i < 4000; ++i) text << "the keeper of lamp " << i << " walks back to the harbour\n";
+  }
+  const Source source(folder / "book.txt");
+  EXPECT_EQ(source.text_name(0), "book.txt");
+  ASSERT_TRUE(make_material(folder / "a", scale, source, serial(), {}));
+  expect_rows(folder / "a/data/train", scale, 16);
+  expect_rows(folder / "a/data/validation-1", scale, 2);
+  const Source dataset(folder / "a/data/train");
+  ASSERT_TRUE(make_material(folder / "b", scale, dataset, serial(), {}));
+  expect_rows(folder / "b/data/validation-1", scale, 2);
+  EXPECT_NE(source.identity(), dataset.identity());
+  scale.validation_tokens = 1 << 24;
+  expect_error([&] { make_material(folder / "c", scale, source, serial(), {}); },
+               {"book.txt", "held out for validation", "fewer"});
+}
+
+}  // namespace
+}  // namespace gsa::paper

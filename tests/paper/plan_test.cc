@@ -1,0 +1,162 @@
+// The plan: what is trained from what, in which order, and what systems have in common.
+#include "paper/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "model/errors.h"
+
+namespace gsa::paper {
+namespace {
+
+using gsa::testing::expect_error;
+
+std::vector<Step> plan_of(const std::string& scale, std::int64_t seeds = 1) {
+  return make_plan({.scale = scale_by_name(scale), .seeds = seeds});
+}
+
+const Step& step(const std::vector<Step>& plan, const std::string& name) {
+  const auto found = std::find_if(plan.begin(), plan.end(), [&](const Step& s) { return s.name == name; });
+  if (found == plan.end()) throw std::runtime_error("no step " + name);
+  return *found;
+}
+
+// Values of --set.
+std::map<std::string, std::string> settings(const Step& step) {
+  std::map<std::string, std::string> found;
+  for (std::size_t i = 0; i + 1 < step.arguments.size(); ++i) {
+    if (step.arguments[i] != "--set") continue;
+    const std::string& assignment = step.arguments[i + 1];
+    const std::size_t equals = assignment.find('=');
+    EXPECT_TRUE(found.emplace(assignment.substr(0, equals), assignment.substr(equals + 1)).second)
+        << assignment;
+  }
+  return found;
+}
+
+TEST(PaperPlan, EveryStepComesOnceAndAfterWhatItNeeds) {
+  for (const std::string& scale : scale_names()) {
+    std::set<std::string> done;
+    for (const Step& s : plan_of(scale, 2)) {
+      for (const std::string& need : s.needs)
+        EXPECT_TRUE(done.contains(need)) << scale << ": " << s.name << " needs " << need;
+      EXPECT_TRUE(done.insert(s.name).second) << scale << ": " << s.name << " twice";
+      EXPECT_TRUE(s.kind == Kind::data || !s.arguments.empty()) << s.name;
+      EXPECT_GT(s.cost, 0) << s.name;
+    }
+  }
+}
+
+TEST(PaperPlan, MainTablesOfAllSeedsComeFirst) {
+  const std::vector<Step> plan = plan_of("small", 2);
+  bool others = false;
+  for (const Step& s : plan) {
+    if (s.group != "main") others = true;
+    EXPECT_FALSE(others && s.group == "main") << s.name;
+    EXPECT_TRUE(s.group == "main" || !s.name.starts_with("seed-2")) << s.name;  // ablations have one seed
+  }
+  EXPECT_TRUE(others);
+}
+
+TEST(PaperPlan, SystemsShareDataTokensAndSeeds) {
+  const std::vector<Step> plan = plan_of("small", 2);
+  for (const char* seed : {"1", "2"}) {
+    for (const std::string& system : systems()) {
+      const Step& last = step(plan, "seed-" + std::string(seed) + "/" + system + "/train");
+      const auto set = settings(last);
+      ASSERT_EQ(last.needs.size(), 1u);
+      const Step& base = step(plan, last.needs[0]);
+      const auto base_set = settings(base);
+      EXPECT_EQ(set.at("model.from"), base.output + "/latest");
+      for (const auto& s : {set, base_set}) {
+        EXPECT_EQ(s.at("data.train"), "data/train");
+        EXPECT_EQ(s.at("seed"), seed);
+        EXPECT_EQ(s.at("data.seed"), seed);
+      }
+      const Scale scale = scale_by_name("small");
+      const auto steps = [](const auto& s) {
+        return std::stoll(s.at("phases.dense")) + std::stoll(s.at("phases.warmup")) +
+               std::stoll(s.at("phases.sparse"));
+      };
+      EXPECT_EQ(steps(base_set), scale.base_steps);
+      EXPECT_EQ(steps(set), scale.warmup + scale.sparse);
+    }
+  }
+  EXPECT_EQ(step(plan, "seed-1/gsa/train").needs, step(plan, "seed-1/gated-only/train").needs);
+  EXPECT_EQ(step(plan, "seed-1/sparse-only/train").needs, step(plan, "seed-1/standard/train").needs);
+}
+
+// gsa train refuses them.
+TEST(PaperPlan, SystemsWithoutAnIndexerAreToldNothingOfOne) {
+  for (const Step& s : plan_of("medium")) {
+    if (s.kind != Kind::training) continue;
+    const auto set = settings(s);
+    const bool dense = set.at("phases.warmup") == "0" && set.at("phases.sparse") == "0";
+    for (const auto& [key, value] : set) {
+      const bool of_indexer =
+          key.starts_with("model.index_") || key == "model.k_base" || key == "model.budget";
+      EXPECT_FALSE(dense && of_indexer) << s.name << ": " << key;
+    }
+  }
+}
+
+TEST(PaperPlan, LengthsBeyondTheTrainedOneAreExtended) {
+  const std::vector<Step> plan = plan_of("small");
+  const auto extension = [](const Step& s) -> std::string {
+    const auto found = std::find(s.arguments.begin(), s.arguments.end(), "--extend");
+    return found == s.arguments.end() ? "" : *(found + 1);
+  };
+  EXPECT_EQ(extension(step(plan, "seed-1/gsa/ruler")), "");
+  EXPECT_EQ(extension(step(plan, "seed-1/gsa/ruler-8192")), "2");
+  EXPECT_EQ(extension(step(plan, "seed-1/gsa/ruler-16384")), "4");
+  EXPECT_EQ(extension(step(plan, "seed-1/gsa/speed-65536")), "16");
+}
+
+TEST(PaperPlan, AblationsReuseWhatTheMainTablesTrained) {
+  const std::vector<Step> plan = plan_of("small");
+  const auto named = [&](const std::string& end) {
+    return std::count_if(plan.begin(), plan.end(), [&](const Step& s) { return s.name.ends_with(end); });
+  };
+  EXPECT_EQ(named("/base-gated/train"), 1);
+  EXPECT_EQ(named("/gsa/eval-1"), 1);
+  EXPECT_EQ(settings(step(plan, "seed-1/k-128/train")).at("model.k_base"), "128");
+  EXPECT_EQ(named("/k-512/train"), 0);  // that is gsa itself
+  EXPECT_EQ(settings(step(plan, "seed-1/g1/train")).at("model.from"), "runs/seed-1/base-g1/latest");
+}
+
+TEST(PaperPlan, OnlyWhatIsAskedFor) {
+  const std::vector<Step> some =
+      make_plan({.scale = scale_by_name("smoke"), .systems = {"standard", "gated-only"}, .groups = {"main"}});
+  for (const Step& s : some) {
+    EXPECT_EQ(s.group, "main");
+    EXPECT_EQ(s.name.find("gsa"), std::string::npos) << s.name;
+  }
+  // What an ablation needs is trained with it.
+  const std::vector<Step> ks = make_plan({.scale = scale_by_name("smoke"), .groups = {"k"}});
+  EXPECT_NO_THROW(step(ks, "seed-1/base-gated/train"));
+  EXPECT_NO_THROW(step(ks, "seed-1/gsa/eval-1"));
+}
+
+TEST(PaperPlan, NamesThatDoNotExist) {
+  expect_error([] { scale_by_name("smal"); },
+               {"argument 'scale'", "smoke, small or medium", "did you mean 'small'?"});
+  expect_error([] { make_plan({.scale = scale_by_name("smoke"), .systems = {"gated"}}); },
+               {"argument 'systems'", "'gated'"});
+  expect_error([] { make_plan({.scale = scale_by_name("smoke"), .groups = {"gate"}}); },
+               {"argument 'tables'", "did you mean 'gates'?"});
+}
+
+TEST(PaperPlan, TheKOfAllSystemsIsAmongThoseOfTheAblation) {
+  for (const std::string& name : scale_names()) {
+    const Scale scale = scale_by_name(name);
+    EXPECT_TRUE(std::find(scale.ks.begin(), scale.ks.end(), scale.k()) != scale.ks.end()) << name;
+    EXPECT_TRUE(std::is_sorted(scale.ruler_lengths.begin(), scale.ruler_lengths.end())) << name;
+    EXPECT_EQ(scale.batch_tokens % (scale.batch_rows * scale.length), 0) << name;
+  }
+}
+
+}  // namespace
+}  // namespace gsa::paper

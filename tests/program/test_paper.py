@@ -1,0 +1,97 @@
+"""gsa paper in small: it runs through, leaves pages, goes on where it was cut off, and does nothing twice."""
+
+import json
+import random
+import re
+import signal
+import time
+
+import pytest
+
+SMOKE = ["paper", "--scale", "smoke", "--threads", "1", "--output", "out"]
+TABLES = ["Perplexity", "RULER by length", "Attention sinks and activations", "Training stability",
+          "Throughput by length", "Ablation: gate positions", "Ablation: k",
+          "Ablation: the indexer's form and the budget"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, program_in):
+    program = program_in(tmp_path_factory.mktemp("paper"))
+    return program, program.run(*SMOKE)
+
+
+def main_tables(folder):
+    """The part of README.md that they are; the tables behind it have times in them."""
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    return text[text.index("\n## Perplexity") : text.index("\n## Training stability")]
+
+
+def test_every_table_is_there_with_a_sentence(whole):
+    program, output = whole
+    markdown = (program.folder / "out" / "README.md").read_text(encoding="utf-8")
+    html = (program.folder / "out" / "index.html").read_text(encoding="utf-8")
+    places = [markdown.index(f"## {title}") for title in TABLES]
+    assert places == sorted(places)
+    for title in TABLES:
+        part = markdown[markdown.index(f"## {title}") :].split("\n## ")[0]
+        assert re.search(r"^Cannot be told at this scale \(one seed\): ", part, re.M), part
+        assert title in output
+    assert "Not run yet" not in markdown and "of all tables are done" not in markdown
+    assert html.count("<svg") == 18 and "WikiText-103" in html
+    for chart in re.findall(r"\((charts/[a-z0-9-]+\.svg)\)", markdown):
+        assert (program.folder / "out" / chart).read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_second_run_does_nothing_and_says_so(whole):
+    program, _ = whole
+    folder = program.folder / "out"
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert "nothing to do: all" in program.run(*SMOKE)
+    assert "nothing to do: all" in program.run(*SMOKE, "--tables", "main", "--systems", "gsa")  # and the page stays whole
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_systems_saw_the_same_tokens(whole):
+    program, _ = whole
+    results = program.folder / "out" / "results" / "seed-1"
+    steps = {}
+    for system in ("standard", "sparse-only", "gated-only", "gsa"):
+        steps[system] = json.loads((results / system / "train.json").read_text())["values"]["steps"]
+    assert len(set(steps.values())) == 1
+
+
+# kill -9 hits the program, and by it the command at work.
+def test_killed_at_random_moments_ends_with_the_same_page(whole, gsa):
+    program, _ = whole
+    draws = random.Random(1)
+    for _ in range(10):
+        process = gsa.start(*SMOKE, "--tables", "main")
+        time.sleep(draws.uniform(0.1, 4))
+        process.kill()
+        process.communicate()
+    gsa.run(*SMOKE, "--tables", "main")
+    assert main_tables(gsa.folder / "out") == main_tables(program.folder / "out")
+
+
+def test_interrupt_ends_in_order(gsa):
+    process = gsa.start(*SMOKE)
+    while not list((gsa.folder / "out" / "runs").glob("*/*/metrics.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait() == 75, rest
+    assert re.search(r"interrupted with \d+ of \d+ steps done; the same command goes on", rest)
+
+
+def test_other_folders_and_wrong_usage(gsa):
+    (gsa.folder / "out").mkdir()
+    (gsa.folder / "out" / "precious.txt").write_text("mine")
+    assert "precious.txt in it" in gsa.run(*SMOKE, status=1)
+    assert "--scale: expected smoke, small or medium, got 'smal' (did you mean 'small'?)" in gsa.run(
+        "paper", "--scale", "smal", status=2
+    )
+    assert "--systems: expected" in gsa.run("paper", "--systems", "gated", status=2)
+    assert "--tables: expected" in gsa.run("paper", "--tables", "gate", status=2)
+    assert "--device" in gsa.run("paper", "--device", "tpu", status=2)
+    assert not (gsa.folder / "gsa-paper").exists()
