@@ -17,6 +17,7 @@
 #include "cli/progress.h"
 #include "core/file.h"
 #include "core/folder_lock.h"
+#include "nn/device.h"
 #include "paper/child.h"
 #include "paper/material.h"
 #include "paper/page.h"
@@ -95,14 +96,22 @@ bool has_checkpoint(const fs::path& run) {
   return false;
 }
 
+void append(std::vector<std::string>& to, const std::vector<std::string>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
 class Work {
  public:
-  Work(const Options& options, const Scale& scale, const Source& source, std::vector<Step> plan)
+  // device: "cpu" or "cuda".
+  Work(const Options& options, const Scale& scale, const Source& source, std::string device,
+       std::vector<Step> plan)
       : o_(options),
         scale_(scale),
         source_(source),
+        device_(std::move(device)),
         plan_(std::move(plan)),
         folder_(fs::absolute(options.output)) {
+    check_results(all_steps(), folder_);
     for (const Step& step : plan_) {
       if (!fs::exists(result_file(step, folder_))) total_ += step.cost;
     }
@@ -169,15 +178,18 @@ class Work {
     child.log = log;
     child.stop = interrupted;
     if (step.kind == Kind::training) {
+      append(child.arguments, {"--set", "device=" + device_});
+      if (o_.threads > 0) append(child.arguments, {"--set", concat("threads=", o_.threads)});
       if (has_checkpoint(output)) child.arguments.push_back("--resume");
       child.append = true;
-      const double steps = step.cost / static_cast<double>(scale_.batch_tokens);
-      child.watch = [&, steps] {
+      child.watch = [&] {
         const std::int64_t at = training_step(output / "metrics.jsonl");
-        show(step, static_cast<double>(at) / steps,
-             concat("step ", at, "/", static_cast<std::int64_t>(steps)));
+        show(step, static_cast<double>(at) / static_cast<double>(step.steps),
+             concat("step ", at, "/", step.steps));
       };
     } else {
+      append(child.arguments, {"--device", device_});
+      if (o_.threads > 0) append(child.arguments, {"--threads", concat(o_.threads)});
       fs::create_directories(output.parent_path());
       child.watch = [&] { show(step, 0, ""); };
     }
@@ -205,12 +217,15 @@ class Work {
     file.commit();
   }
 
+  std::int64_t seeds() const { return std::max(o_.seeds, seeds_in(folder_)); }
   // Of all that the folder has, also what this call was not asked for.
+  std::vector<Step> all_steps() const { return make_plan({.scale = scale_, .seeds = seeds()}); }
+
   void write_pages() {
-    const std::int64_t seeds = std::max(o_.seeds, seeds_in(folder_));
-    const std::vector<Step> all = make_plan({.scale = scale_, .seeds = seeds});
+    const std::vector<Step> all = all_steps();
     const Results results = read_results(all, folder_);
-    PageOptions page{.tables = {.scale = scale_, .seeds = seeds}, .data = source_.in_words(), .machine = ""};
+    PageOptions page{
+        .tables = {.scale = scale_, .seeds = seeds()}, .data = source_.in_words(), .machine = ""};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
     page.steps = all.size();
@@ -235,6 +250,7 @@ class Work {
   const Options& o_;
   const Scale& scale_;
   const Source& source_;
+  std::string device_;
   std::vector<Step> plan_;
   fs::path folder_;
   double total_ = 0, done_ = 0;
@@ -249,17 +265,16 @@ int make_paper(const Options& options) {
     return make_plan({.scale = scale,
                       .seeds = options.seeds,
                       .systems = options.systems,
-                      .groups = options.tables,
-                      .device = options.device,
-                      .threads = options.threads});
+                      .groups = options.tables});
   });
   check_choice("--device", options.device, {"auto", "cpu", "cuda"});
+  const std::string device = nn::device_by_name(options.device).is_cpu() ? "cpu" : "cuda";
   watch_interrupts();
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
   const Source source(options.data);
   const FolderLock lock(options.output, "one that gsa paper works in");
-  claim_folder(options.output, scale, source.identity());
-  return Work(options, scale, source, std::move(plan)).run();
+  claim_folder(options.output, {.scale = scale, .data = source.identity(), .device = device});
+  return Work(options, scale, source, device, std::move(plan)).run();
 }
 
 }  // namespace

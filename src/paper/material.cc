@@ -9,6 +9,7 @@
 #include "data/dataset.h"
 #include "data/line_sample.h"
 #include "data/tokenizer.h"
+#include "paper/plan.h"
 #include "paper/synthetic.h"
 
 namespace gsa::paper {
@@ -19,6 +20,8 @@ namespace fs = std::filesystem;
 // Streams of draws.
 enum : std::uint64_t { kTokenizer = 1, kTrain, kValidation1, kValidation2, kHaystack, kPrompts };
 constexpr std::uint64_t kKey = 20'260'101;  // the text is the same for every seed of the models
+// Of everything here and in synthetic.cc that decides which rows there are: with another number, other rows.
+constexpr int kRule = 1;
 
 constexpr int kRuleLines = 1200;
 constexpr std::size_t kSampleLines = 40'000;
@@ -127,6 +130,7 @@ class Maker {
     }
     write_haystack();
     for (const std::int64_t length : s_.speed_lengths) write_prompt(length);
+    write(fs::path(kDataDone).filename().string(), "");
   }
 
  private:
@@ -262,9 +266,11 @@ Source::Source(const fs::path& path) : path_(path) {
 }
 
 OrderedJson Source::identity() const {
-  if (by_rule()) return {{"text", "made by rule"}};
-  return {
-      {"text", path_.filename().string()}, {"kind", dataset_ ? "dataset" : "text"}, {"checksum", checksum_}};
+  if (by_rule()) return {{"rule", kRule}, {"text", "made by rule"}};
+  return {{"rule", kRule},
+          {"text", path_.filename().string()},
+          {"kind", dataset_ ? "dataset" : "text"},
+          {"checksum", checksum_}};
 }
 
 std::string Source::in_words() const {

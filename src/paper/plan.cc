@@ -127,8 +127,7 @@ class Planner {
     set(a, concat("output.validate_every=", std::max<std::int64_t>(1, phases.steps() / 4)));
     set(a, concat("output.validation_tokens=", std::min<std::int64_t>(s_.validation_tokens, 16 * s_.length)));
     set(a, "output.folder=" + step.output);
-    set(a, "device=" + o_.device);
-    if (o_.threads > 0) set(a, concat("threads=", o_.threads));
+    step.steps = phases.steps();
     step.cost = static_cast<double>(phases.steps() * s_.batch_tokens);
     return step;
   }
@@ -182,10 +181,8 @@ class Planner {
                       "--length", concat(s_.length),
                       "--stride", concat(s_.length),
                       "--tokens", concat(s_.validation_tokens),
-                      "--device", o_.device,
                       "--json",   step.output};
     if (text > 0) append(step.arguments, {"--measure", "perplexity"});
-    add_threads(step);
     step.cost = 0.7 * static_cast<double>(s_.validation_tokens);
     add(std::move(step));
   }
@@ -217,16 +214,10 @@ class Planner {
                       "--tasks",    tasks,
                       "--samples",  concat(s_.ruler_samples),
                       "--haystack", "data/haystack.txt",
-                      "--device",   o_.device,
                       "--output",   step.output};
     if (extend > 1) append(step.arguments, {"--extend", concat(extend)});
-    add_threads(step);
     step.cost = tokens;
     add(std::move(step));
-  }
-
-  void add_threads(Step& step) const {
-    if (o_.threads > 0) append(step.arguments, {"--threads", concat(o_.threads)});
   }
 
   void main(std::int64_t seed) {
@@ -250,11 +241,9 @@ class Planner {
                       "--max-tokens",  concat(s_.speed_tokens),
                       "--temperature", "0",
                       "--ignore-eos",  "--json",
-                      "--stats",       "--device",
-                      o_.device};
+                      "--stats"};
     if (length > s_.length)
       append(step.arguments, {"--extend", concat((length + s_.length - 1) / s_.length)});
-    add_threads(step);
     step.cost = 2 * static_cast<double>(length);
     add(std::move(step));
   }

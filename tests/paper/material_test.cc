@@ -11,6 +11,7 @@
 #include "data/dataset.h"
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "paper/plan.h"
 #include "paper/synthetic.h"
 #include "ruler/words.h"
 
@@ -117,9 +118,11 @@ TEST(PaperMaterial, ByRule) {
   EXPECT_GT(std::filesystem::file_size(folder / "data/haystack.txt"), 100'000u);
   for (const std::int64_t length : scale.speed_lengths)
     EXPECT_TRUE(std::filesystem::exists(folder / ("data/prompt-" + std::to_string(length) + ".txt")));
+  EXPECT_TRUE(std::filesystem::exists(folder / kDataDone));
   const std::uint32_t first = data::Dataset(folder / "data/train").fingerprint();
   // What was left by one that was stopped is made anew, on any number of threads to the same bits.
   EXPECT_FALSE(make_material(folder.path(), scale, source, serial(), {.stop = [] { return true; }}));
+  EXPECT_FALSE(std::filesystem::exists(folder / kDataDone));
   ASSERT_TRUE(make_material(folder.path(), scale, source, ThreadParallel(3), {}));
   EXPECT_EQ(data::Dataset(folder / "data/train").fingerprint(), first);
 }
