@@ -42,7 +42,8 @@ struct PlanOptions {
   std::vector<std::string> groups = {};   // none: all
 };
 
-// The main tables of every seed come first. Throws gsa::Error for a system or a group that does not exist.
+// The main tables of every seed come first, system by system, the times of the first seed's models among them. Throws
+// gsa::Error for a system or a group that does not exist.
 std::vector<Step> make_plan(const PlanOptions& options);
 
 // ---- names that plan and tables share
@@ -54,7 +55,7 @@ constexpr const char* kDataDone = "data/done";
 
 const std::vector<std::string>& systems();  // in the paper's order
 std::string seed_name(std::int64_t seed);   // "seed-1"
-std::string k_name(std::int64_t k);         // "k-64"; the k of all others is "gsa" itself
+std::string k_name(std::int64_t k);         // "k-96"; Scale::k() is "gsa" itself
 std::string rate_name(double factor);       // "rate-2"
 
 }  // namespace gsa::paper
