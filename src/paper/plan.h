@@ -21,15 +21,15 @@ enum class Kind { data, training, evaluation, ruler, speed };
 struct Step {
   std::string name;  // "seed-1/gsa/train"
   Kind kind = Kind::data;
-  std::string group;                        // of which tables it is: one of group_names()
-  std::vector<std::string> needs = {};      // names of steps before it
+  std::string group;                    // of which tables it is: one of group_names()
+  std::vector<std::string> needs = {};  // names of steps before it
   // Of the program, run in the output folder; none for data. All that the figures depend on besides data and device:
   // who runs them adds device and threads.
   std::vector<std::string> arguments = {};
-  std::string output = "";                  // the file or folder that the command leaves its figures in
-  std::int64_t steps = 0;                   // of a training
-  double cost = 1;                          // about, for the time left: tokens that are trained on
-  bool may_diverge = false;                 // NaN is a finding, not a failure
+  std::string output = "";   // the file or folder that the command leaves its figures in
+  std::int64_t steps = 0;    // of a training
+  double cost = 1;           // about, for the time left: tokens that are trained on
+  bool may_diverge = false;  // NaN is a finding, not a failure
 };
 
 // "main" (perplexity, RULER, sinks), "speed", "stability", "gates", "k", "indexer".

@@ -1,8 +1,11 @@
 #include "paper/run.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 
 #include "core/file.h"
+#include "core/parallel.h"
 
 namespace gsa::paper {
 namespace {
@@ -13,6 +16,8 @@ constexpr std::int64_t kMaxJson = 1 << 24;
 bool is_done(const Step& step, const std::filesystem::path& folder) {
   return std::filesystem::exists(result_file(step, folder));
 }
+
+bool is_measurement(const Step& step) { return step.kind == Kind::evaluation || step.kind == Kind::ruler; }
 
 const Step& step_named(const std::vector<Step>& plan, const std::string& name) {
   for (const Step& step : plan) {
@@ -110,17 +115,42 @@ bool has_output(const Step& step, const std::filesystem::path& folder) {
 RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,
                    const RunOptions& options) {
   RunReport report;
-  for (const Step& step : plan) {
-    if (is_done(step, folder)) {
-      ++report.before;
-      continue;
+  for (auto step = plan.begin(); step != plan.end();) {
+    // Measurements of one model, which may run side by side, or one step.
+    std::vector<const Step*> together;
+    for (; step != plan.end(); ++step) {
+      if (is_done(*step, folder)) {
+        ++report.before;
+        continue;
+      }
+      if (!together.empty() && !(is_measurement(*together.front()) && is_measurement(*step) &&
+                                 together.front()->needs == step->needs)) {
+        break;
+      }
+      together.push_back(&*step);
     }
-    if (!provide_needs(step, plan, folder, options)) return stopped(report);
-    options.begin(step);
-    if (!options.perform(step)) return stopped(report);
-    write_result(step, options.values(step, folder), folder);
-    ++report.now;
-    options.end(step);
+    for (const Step* one : together) {
+      if (!provide_needs(*one, plan, folder, options)) return stopped(report);
+    }
+    std::mutex mutex;
+    std::atomic<bool> was_stopped = false;
+    ThreadParallel(options.jobs).run(static_cast<std::int64_t>(together.size()), [&](std::int64_t i, int) {
+      const Step& one = *together[static_cast<std::size_t>(i)];
+      if (was_stopped) return;
+      {
+        const std::lock_guard lock(mutex);
+        options.begin(one);
+      }
+      if (!options.perform(one)) {
+        was_stopped = true;
+        return;
+      }
+      const std::lock_guard lock(mutex);
+      write_result(one, options.values(one, folder), folder);
+      ++report.now;
+      options.end(one);
+    });
+    if (was_stopped) return stopped(report);
   }
   return report;
 }
@@ -140,8 +170,7 @@ void check_results(const std::vector<Step>& plan, const std::filesystem::path& f
     const auto [ours, other] =
         std::mismatch(step.arguments.begin(), step.arguments.end(), theirs.begin(), theirs.end());
     const auto named = [](auto place, auto end) { return place == end ? "nothing" : "'" + *place + "'"; };
-    bad_file(file.string(),
-             concat("figures of this step's command (", command_line(step.arguments), ")"),
+    bad_file(file.string(), concat("figures of this step's command (", command_line(step.arguments), ")"),
              concat("those of another, with ", named(other, theirs.end()), " instead of ",
                     named(ours, step.arguments.end()),
                     ": of another version of gsa paper. --output names another folder; without the file the "

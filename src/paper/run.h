@@ -22,6 +22,9 @@ struct RunOptions {
   std::function<bool(const Step& step, const std::filesystem::path& folder)> available = has_output;
   std::function<void(const Step& step)> begin = [](const Step&) {};
   std::function<void(const Step& step)> end = [](const Step&) {};
+  // Evaluations and RULER that run side by side; trainings and times run alone. perform() is then called on several
+  // threads, all others on one at a time.
+  int jobs = 1;
 };
 
 enum class Ended { all_done, stopped };

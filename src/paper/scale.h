@@ -34,7 +34,7 @@ struct Scale {
   std::int64_t save_every = 0;
   // Of the datasets. As many to train on as a system sees in all, so that what is made by rule does not repeat itself.
   std::int64_t train_tokens = 0, validation_tokens = 0;
-  std::vector<std::int64_t> ruler_lengths = {};          // ascending; those beyond `length` by YaRN
+  std::vector<std::int64_t> ruler_lengths = {};  // ascending; those beyond `length` by YaRN
   std::vector<std::string> ruler_tasks = {};
   std::int64_t ruler_samples = 0;
   std::vector<std::int64_t> speed_lengths = {};

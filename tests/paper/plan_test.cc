@@ -119,7 +119,8 @@ TEST(PaperPlan, SystemsShareDataTokensAndSeeds) {
         EXPECT_EQ(s.at("seed"), seed);
       }
       EXPECT_EQ(base_set.at("data.seed"), seed);
-      EXPECT_EQ(set.at("data.seed"), std::string("100") + seed);  // in another order, the same for all systems
+      EXPECT_EQ(set.at("data.seed"),
+                std::string("100") + seed);  // in another order, the same for all systems
       const Scale scale = scale_by_name("small");
       const auto steps = [](const auto& s) {
         return std::stoll(s.at("phases.dense")) + std::stoll(s.at("phases.warmup")) +

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
 #include <fstream>
+#include <mutex>
 #include <random>
+#include <set>
 
 #include "core/file.h"
 #include "model/errors.h"
@@ -71,6 +73,59 @@ TEST(PaperRun, GoesOnWhereItWasStoppedOrFailed) {
   const RunReport rest = run_plan(plan(), folder.path(), with(done));
   EXPECT_EQ(rest.before, 4u);
   EXPECT_EQ(rest.now, plan().size() - 4);
+}
+
+// Trainings and times are alone; measurements of one system are not.
+TEST(PaperRun, MeasurementsRunSideBySide) {
+  const TemporaryFolder one, four;
+  run_plan(plan(), one.path(), with(done));
+  std::mutex mutex;
+  std::multiset<Kind> running;
+  std::size_t max_running = 0;
+  RunOptions options = with([&](const Step& step) {
+    {
+      const std::lock_guard lock(mutex);
+      running.insert(step.kind);
+      max_running = std::max(max_running, running.size());
+      const bool alone =
+          running.contains(Kind::data) || running.contains(Kind::training) || running.contains(Kind::speed);
+      EXPECT_TRUE(!alone || running.size() == 1) << step.name;
+    }
+    ::usleep(5000);
+    const std::lock_guard lock(mutex);
+    running.erase(running.find(step.kind));
+    return true;
+  });
+  options.jobs = 4;
+  const RunReport report = run_plan(plan(), four.path(), options);
+  EXPECT_EQ(report.now, plan().size());
+  EXPECT_EQ(max_running, 4u);
+  EXPECT_EQ(page(four.path()), page(one.path()));
+}
+
+TEST(PaperRun, AFailedMeasurementEndsTheRunWhenTheOthersHaveEnded) {
+  const TemporaryFolder folder;
+  const std::string failing = "seed-1/standard/eval-1";
+  std::atomic<bool> begun = false, failed = false;
+  RunOptions options = with([&](const Step& step) {
+    if (step.name == failing) {
+      while (!begun) ::usleep(1000);
+      failed = true;
+      throw Error("full disk");
+    }
+    if (step.name == "seed-1/standard/eval-2") {
+      begun = true;
+      while (!failed) ::usleep(1000);
+      ::usleep(20'000);
+    }
+    return true;
+  });
+  options.jobs = 2;
+  expect_error([&] { run_plan(plan(), folder.path(), options); }, {"full disk"});
+  EXPECT_TRUE(std::filesystem::exists(folder / "results/seed-1/standard/eval-2.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "results" / (failing + ".json")));
+  const RunReport rest = run_plan(plan(), folder.path(), with(done));
+  EXPECT_EQ(rest.before + rest.now, plan().size());
 }
 
 // As `kill -9` at a random moment, again and again, until it has come through.
@@ -171,7 +226,8 @@ TEST(PaperRun, WhatWasBegunWithAModelThatIsGoneIsBegunAnew) {
     if (step.name == "seed-1/gsa/ruler-1024") {
       EXPECT_FALSE(std::filesystem::exists(folder / "runs/seed-1/gsa/ruler-1024"));
       EXPECT_TRUE(std::filesystem::exists(folder / "runs/seed-1/gsa/ruler"));  // it has a result
-      EXPECT_FALSE(std::filesystem::exists(folder / "runs/seed-1/relu/checkpoints"));  // from the base that was gone
+      EXPECT_FALSE(
+          std::filesystem::exists(folder / "runs/seed-1/relu/checkpoints"));  // from the base that was gone
     }
     return true;
   });
@@ -242,9 +298,7 @@ TEST(PaperFolder, OfOthersIsRefused) {
   const TemporaryFolder folder;
   std::ofstream(folder / "precious.txt") << "mine";
   expect_error(
-      [&] {
-        claim_folder(folder.path(), {.scale = scale_by_name("smoke"), .data = {}, .device = "cpu"});
-      },
+      [&] { claim_folder(folder.path(), {.scale = scale_by_name("smoke"), .data = {}, .device = "cpu"}); },
       {"an empty folder", "precious.txt in it"});
   EXPECT_FALSE(std::filesystem::exists(folder / "paper.json"));
 }
