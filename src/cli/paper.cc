@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +19,7 @@
 #include "cli/progress.h"
 #include "core/file.h"
 #include "core/folder_lock.h"
+#include "nn/device.h"
 #include "paper/child.h"
 #include "paper/material.h"
 #include "paper/page.h"
@@ -32,7 +35,7 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string output = "gsa-paper", scale = "smoke", data, device = "auto";
-  std::int64_t seeds = 1, threads = 0;
+  std::int64_t seeds = 1, threads = 0, jobs = 0;
   std::vector<std::string> systems, tables;
 };
 
@@ -44,7 +47,7 @@ beside the paper's: index.html and README.md in the output folder. Each table ha
 figures: it holds, it does not hold, or it cannot be told at this scale.
 
   smoke    minutes on two cores; shows that everything runs, and teaches the models next to nothing
-  small    for one large GPU: about half an hour a seed for the main tables
+  small    for one large GPU: about 25 minutes a seed for the main tables
   medium   for who has days
 
 The output folder is all that a run is: what is done there is not done again. A run that was cut off anywhere (Ctrl-C,
@@ -95,14 +98,25 @@ bool has_checkpoint(const fs::path& run) {
   return false;
 }
 
+void append(std::vector<std::string>& to, const std::vector<std::string>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
 class Work {
  public:
-  Work(const Options& options, const Scale& scale, const Source& source, std::vector<Step> plan)
+  // device: "cpu" or "cuda".
+  Work(const Options& options, const Scale& scale, const Source& source, std::string device,
+       std::vector<Step> plan)
       : o_(options),
         scale_(scale),
         source_(source),
+        device_(std::move(device)),
+        jobs_(static_cast<int>(options.jobs > 0    ? options.jobs
+                               : device_ == "cuda" ? scale.jobs
+                                                   : 1)),
         plan_(std::move(plan)),
         folder_(fs::absolute(options.output)) {
+    check_results(all_steps(), folder_);
     for (const Step& step : plan_) {
       if (!fs::exists(result_file(step, folder_))) total_ += step.cost;
     }
@@ -110,6 +124,7 @@ class Work {
 
   int run() {
     RunOptions options{.perform = [&](const Step& step) { return perform(step); }};
+    options.jobs = jobs_;
     options.values = [&](const Step& step, const fs::path& folder) {
       Values values = values_of(step, folder);
       if (diverged_.contains(step.name)) values["diverged"] = 1;
@@ -117,7 +132,7 @@ class Work {
     };
     options.begin = [&](const Step& step) { show(step, 0, ""); };
     options.end = [&](const Step& step) {
-      done_ += step.cost;
+      ended(step);
       write_pages();
     };
     RunReport report;
@@ -139,25 +154,46 @@ class Work {
   }
 
  private:
+  // Called by every step that is running, each on its thread.
   void show(const Step& step, double share, const std::string& detail) {
     constexpr double kParts = 1e6;
+    const std::lock_guard lock(showing_);
+    running_[step.name] = share * step.cost;
+    double done = done_;
+    for (const auto& [name, cost] : running_) done += cost;
+    std::string what = running_.begin()->first;
+    if (running_.size() > 1) {
+      what += concat(" and ", running_.size() - 1, " more");
+    } else if (!detail.empty()) {
+      what += "  " + detail;
+    }
     if (!bar_) bar_.emplace("gsa paper", static_cast<std::int64_t>(kParts));
-    bar_->update(static_cast<std::int64_t>(kParts * (done_ + share * step.cost) / std::max(total_, 1.0)),
-                 detail.empty() ? step.name : step.name + "  " + detail);
+    bar_->update(static_cast<std::int64_t>(kParts * done / std::max(total_, 1.0)), what);
+  }
+
+  void ended(const Step& step) {
+    const std::lock_guard lock(showing_);
+    done_ += step.cost;
   }
 
   bool perform(const Step& step) {
     if (interrupted()) return false;
-    return step.kind == Kind::data ? make_data(step) : run_command(step);
+    const bool done = step.kind == Kind::data ? make_data(step) : run_command(step);
+    const std::lock_guard lock(showing_);
+    running_.erase(step.name);
+    return done;
   }
 
   bool make_data(const Step& step) {
-    const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    const ThreadParallel parallel(o_.threads > 0 ? static_cast<int>(o_.threads) : cores);
+    const ThreadParallel parallel(static_cast<int>(threads()));
     MaterialEvents events;
     events.stop = interrupted;
     events.progress = [&](double share, const std::string& what) { show(step, share, what); };
     return make_material(folder_, scale_, source_, parallel, events);
+  }
+
+  std::int64_t threads() const {
+    return o_.threads > 0 ? o_.threads : std::max(1u, std::thread::hardware_concurrency());
   }
 
   bool run_command(const Step& step) {
@@ -169,15 +205,20 @@ class Work {
     child.log = log;
     child.stop = interrupted;
     if (step.kind == Kind::training) {
+      append(child.arguments, {"--set", "device=" + device_});
+      if (o_.threads > 0) append(child.arguments, {"--set", concat("threads=", o_.threads)});
       if (has_checkpoint(output)) child.arguments.push_back("--resume");
       child.append = true;
-      const double steps = step.cost / static_cast<double>(scale_.batch_tokens);
-      child.watch = [&, steps] {
+      child.watch = [&] {
         const std::int64_t at = training_step(output / "metrics.jsonl");
-        show(step, static_cast<double>(at) / steps,
-             concat("step ", at, "/", static_cast<std::int64_t>(steps)));
+        show(step, static_cast<double>(at) / static_cast<double>(step.steps),
+             concat("step ", at, "/", step.steps));
       };
     } else {
+      append(child.arguments, {"--device", device_});
+      const std::int64_t share =
+          step.kind == Kind::speed ? threads() : std::max<std::int64_t>(1, threads() / jobs_);
+      if (o_.threads > 0 || jobs_ > 1) append(child.arguments, {"--threads", concat(share)});
       fs::create_directories(output.parent_path());
       child.watch = [&] { show(step, 0, ""); };
     }
@@ -187,7 +228,7 @@ class Work {
     if (interrupted()) return false;
     const std::string last = last_line(log);
     if (status == 1 && step.may_diverge && last.find("is not finite") != std::string::npos) {
-      diverged_.insert(step.name);
+      diverged_.insert(step.name);  // a training, so no other step runs
       return true;
     }
     throw Error(concat("step '", step.name, "': expected its command to succeed, got status ", status, ": ",
@@ -205,12 +246,15 @@ class Work {
     file.commit();
   }
 
+  std::int64_t seeds() const { return std::max(o_.seeds, seeds_in(folder_)); }
   // Of all that the folder has, also what this call was not asked for.
+  std::vector<Step> all_steps() const { return make_plan({.scale = scale_, .seeds = seeds()}); }
+
   void write_pages() {
-    const std::int64_t seeds = std::max(o_.seeds, seeds_in(folder_));
-    const std::vector<Step> all = make_plan({.scale = scale_, .seeds = seeds});
+    const std::vector<Step> all = all_steps();
     const Results results = read_results(all, folder_);
-    PageOptions page{.tables = {.scale = scale_, .seeds = seeds}, .data = source_.in_words(), .machine = ""};
+    PageOptions page{
+        .tables = {.scale = scale_, .seeds = seeds()}, .data = source_.in_words(), .machine = ""};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
     page.steps = all.size();
@@ -235,9 +279,13 @@ class Work {
   const Options& o_;
   const Scale& scale_;
   const Source& source_;
+  std::string device_;
+  int jobs_;
   std::vector<Step> plan_;
   fs::path folder_;
+  std::mutex showing_;  // holds for what stands up to the bar
   double total_ = 0, done_ = 0;
+  std::map<std::string, double> running_;  // cost of what is done of a step
   std::optional<Progress> bar_;
   std::set<std::string> diverged_;
   std::vector<paper::Table> tables_;
@@ -246,20 +294,17 @@ class Work {
 int make_paper(const Options& options) {
   const Scale scale = checking_option("--scale", [&] { return scale_by_name(options.scale); });
   std::vector<Step> plan = checking_option("", [&] {
-    return make_plan({.scale = scale,
-                      .seeds = options.seeds,
-                      .systems = options.systems,
-                      .groups = options.tables,
-                      .device = options.device,
-                      .threads = options.threads});
+    return make_plan(
+        {.scale = scale, .seeds = options.seeds, .systems = options.systems, .groups = options.tables});
   });
   check_choice("--device", options.device, {"auto", "cpu", "cuda"});
+  const std::string device = nn::device_by_name(options.device).is_cpu() ? "cpu" : "cuda";
   watch_interrupts();
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
   const Source source(options.data);
   const FolderLock lock(options.output, "one that gsa paper works in");
-  claim_folder(options.output, scale, source.identity());
-  return Work(options, scale, source, std::move(plan)).run();
+  claim_folder(options.output, {.scale = scale, .data = source.identity(), .device = device});
+  return Work(options, scale, source, device, std::move(plan)).run();
 }
 
 }  // namespace
@@ -293,6 +338,12 @@ void add_paper(CLI::App& app, Run& run) {
   command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
       ->check(whole_in(1, binding::kMaxThreads));
+  command
+      ->add_option(
+          "--jobs", options->jobs,
+          "evaluations and RULER runs side by side, which share the threads; default: 1 on a CPU, on a GPU 4 "
+          "(medium: 1). Trainings and times are taken alone")
+      ->check(whole_in(1, 64));
   command->callback([&run, options] { run = [options] { return make_paper(*options); }; });
 }
 

@@ -28,6 +28,7 @@
 #include "nn/model_io.h"
 #include "ruler/report.h"
 #include "ruler/run.h"
+#include "torch/parallel.h"
 #include "torch/tensor_checks.h"
 #include "torch/threads.h"
 
@@ -110,9 +111,13 @@ void check(const Options& options, const CLI::App& command) {
   }
 }
 
-RunOptions run_options(const Options& options, std::vector<std::int64_t> lengths) {
-  RunOptions run{
-      .tasks = {}, .lengths = std::move(lengths), .samples = options.samples, .seed = options.seed};
+RunOptions run_options(const Options& options, std::vector<std::int64_t> lengths,
+                       const Parallel& parallel = serial()) {
+  RunOptions run{.tasks = {},
+                 .lengths = std::move(lengths),
+                 .samples = options.samples,
+                 .seed = options.seed,
+                 .parallel = parallel};
   for (const Task& task : all_tasks()) {
     const auto asked = std::find(options.tasks.begin(), options.tasks.end(), task.name);
     if (options.tasks.empty() || asked != options.tasks.end()) run.tasks.push_back(&task);
@@ -368,7 +373,8 @@ int ask_model(Options& options) {
   const auto tokenizer = data::load_tokenizer(options.folder);
   nn::ModelConfig config = nn::load_config(options.folder);
   if (options.extend) extend_by(config, *options.extend);
-  const RunOptions run = run_options(options, chosen_lengths(options, config));
+  const binding::TorchParallel parallel;
+  const RunOptions run = run_options(options, chosen_lengths(options, config), parallel);
   const Material material = read_material(options, run.lengths);
   const infer::EngineOptions engine =
       engine_options(options, config, binding::scalar_type(nn::stored_dtype(options.folder)));

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
+#include <span>
 
 #include "core/crc32c.h"
 #include "core/file.h"
 #include "data/dataset.h"
 #include "data/line_sample.h"
 #include "data/tokenizer.h"
+#include "paper/plan.h"
 #include "paper/synthetic.h"
 
 namespace gsa::paper {
@@ -19,88 +20,117 @@ namespace fs = std::filesystem;
 // Streams of draws.
 enum : std::uint64_t { kTokenizer = 1, kTrain, kValidation1, kValidation2, kHaystack, kPrompts };
 constexpr std::uint64_t kKey = 20'260'101;  // the text is the same for every seed of the models
+// Of everything here and in synthetic.cc that decides which rows there are: with another number, other rows.
+constexpr int kRule = 2;
 
 constexpr int kRuleLines = 1200;
+constexpr std::int64_t kMaxRuleVocabulary = 4096;  // more pieces than words
 constexpr std::size_t kSampleLines = 40'000;
 constexpr std::int64_t kMarks = 2;  // begin and end
-// Of a text's rows and rows made by rule, so many of ten are the text's.
-constexpr std::int64_t kTextOfTen = 7;
+
+// Rows of training that are made by rule, in turn: alone, half of them tasks; beside a text, which every second row
+// is of, 14 of 20 (35 % of all).
+const std::vector<Content> kAlone = {Content::tasks, Content::story, Content::tasks, Content::code};
+const std::vector<Content> kBesideText = {Content::tasks, Content::tasks, Content::story, Content::tasks,
+                                          Content::tasks, Content::code,  Content::tasks, Content::tasks,
+                                          Content::tasks, Content::story, Content::tasks, Content::tasks,
+                                          Content::code,  Content::tasks, Content::tasks, Content::tasks,
+                                          Content::story, Content::tasks, Content::code,  Content::tasks};
 
 class Stopped : public std::exception {};
 
-struct Row {
-  Ids ids;
-  std::int64_t bytes = 0;
-};
-
-// The ids of a text or a dataset one after the other, marks left out, cut into rows.
+// The ids of a text or a dataset one after the other, marks left out, cut into rows. Some rows, spread evenly, are held
+// out for validation.
 class TextRows {
  public:
-  TextRows(const Source& source, const data::Tokenizer& tokenizer, std::int64_t tokens)
-      : tokenizer_(tokenizer), tokens_(static_cast<std::size_t>(tokens)) {
+  // Reads no more than max_rows. check: told how far it is, and may throw.
+  TextRows(const Source& source, const data::Tokenizer& tokenizer, std::int64_t tokens, std::int64_t max_rows,
+           std::int64_t held_out, const Parallel& parallel, const std::function<void(double share)>& check)
+      : tokens_(tokens), held_out_(held_out) {
+    const auto wanted = static_cast<std::size_t>(tokens * max_rows);
     if (source.is_dataset()) {
-      dataset_.emplace(source.path());
+      read_dataset(data::Dataset(source.path()), tokenizer, wanted, check);
     } else {
-      text_.emplace(source.path());
+      read_text(source.path(), tokenizer, wanted, parallel, check);
     }
+    rows_ = std::min(max_rows, static_cast<std::int64_t>(ids_.size()) / tokens_);
+    if (rows_ < 2 * held_out_) {
+      bad_file(
+          source.path().string(),
+          concat("at least ", 2 * held_out_ * tokens_, " tokens, half of which are held out for validation"),
+          concat(ids_.size()));
+    }
+    nth_ = rows_ / held_out_;
   }
 
-  // Nothing where the text has ended.
-  std::optional<Row> next() {
-    while (ids_.size() - begin_ < tokens_) {
-      if (!more()) return std::nullopt;
-    }
-    Row row;
-    const auto first = ids_.begin() + static_cast<std::ptrdiff_t>(begin_);
-    row.ids.assign(first, first + static_cast<std::ptrdiff_t>(tokens_));
-    begin_ += tokens_;
-    row.bytes = static_cast<std::int64_t>(tokenizer_.decode(row.ids).size());
-    return row;
+  std::span<const std::int32_t> held_out(std::int64_t i) const { return row(i * nth_ + nth_ / 2); }
+
+  // Those to train on; behind the last one comes the first again.
+  std::span<const std::int32_t> train(std::int64_t i) const {
+    i %= rows_ - held_out_;
+    const std::int64_t block = std::min(held_out_, i / (nth_ - 1)), within = i - block * (nth_ - 1);
+    return row(block * nth_ + within + (block < held_out_ && within >= nth_ / 2 ? 1 : 0));
   }
 
  private:
-  static constexpr std::size_t kPiece = 1 << 20;
-
-  bool more() {
-    ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(begin_));
-    begin_ = 0;
-    return dataset_ ? more_of_dataset() : more_of_text();
+  std::span<const std::int32_t> row(std::int64_t i) const {
+    return std::span(ids_).subspan(static_cast<std::size_t>(i * tokens_), static_cast<std::size_t>(tokens_));
   }
 
-  bool more_of_text() {
-    const auto bytes = text_->bytes();
-    std::string_view rest(reinterpret_cast<const char*>(bytes.data()) + place_, bytes.size() - place_);
-    if (rest.empty()) return false;
-    std::size_t size = std::min(kPiece, rest.size());
-    if (size < rest.size()) {  // up to the end of a line, where there is one
-      const std::size_t line = rest.rfind('\n', size);
-      if (line != std::string_view::npos && line > 0) size = line + 1;
+  void read_text(const fs::path& path, const data::Tokenizer& tokenizer, std::size_t wanted,
+                 const Parallel& parallel, const std::function<void(double)>& check) {
+    constexpr std::size_t kPiece = 1 << 16, kBatch = 256;
+    const MappedFile file(path);
+    std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+    while (!rest.empty() && ids_.size() < wanted) {
+      check(static_cast<double>(ids_.size()) / static_cast<double>(wanted));
+      std::vector<std::string_view> pieces;
+      while (!rest.empty() && pieces.size() < kBatch) {
+        std::size_t size = std::min(kPiece, rest.size());
+        if (size < rest.size()) {  // up to the end of a line, where there is one
+          const std::size_t line = rest.rfind('\n', size);
+          if (line != std::string_view::npos && line > 0) size = line + 1;
+        }
+        pieces.push_back(rest.substr(0, size));
+        rest.remove_prefix(size);
+      }
+      std::vector<Ids> ids(pieces.size());
+      parallel.run(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i, int) {
+        tokenizer.encode(pieces[static_cast<std::size_t>(i)], ids[static_cast<std::size_t>(i)]);
+      });
+      for (const Ids& part : ids) ids_.insert(ids_.end(), part.begin(), part.end());
     }
-    tokenizer_.encode(rest.substr(0, size), ids_);
-    place_ += size;
-    return true;
   }
 
-  bool more_of_dataset() {
-    const auto document = static_cast<std::int64_t>(place_);
-    if (document == dataset_->documents()) return false;
-    std::vector<std::int64_t> wide(static_cast<std::size_t>(dataset_->document_size(document)));
-    dataset_->read(document, 0, wide);
-    for (const std::int64_t id : wide) {
-      if (id != tokenizer_.bos() && id != tokenizer_.eos()) ids_.push_back(static_cast<std::int32_t>(id));
+  void read_dataset(const data::Dataset& dataset, const data::Tokenizer& tokenizer, std::size_t wanted,
+                    const std::function<void(double)>& check) {
+    std::vector<std::int64_t> part;
+    constexpr std::int64_t kPart = 1 << 20;
+    for (std::int64_t document = 0; document < dataset.documents() && ids_.size() < wanted; ++document) {
+      const std::int64_t size = dataset.document_size(document);
+      for (std::int64_t begin = 0; begin < size && ids_.size() < wanted; begin += kPart) {
+        check(static_cast<double>(ids_.size()) / static_cast<double>(wanted));
+        part.resize(static_cast<std::size_t>(std::min(kPart, size - begin)));
+        dataset.read(document, begin, part);
+        for (const std::int64_t id : part) {
+          if (id != tokenizer.bos() && id != tokenizer.eos()) ids_.push_back(static_cast<std::int32_t>(id));
+        }
+      }
     }
-    ++place_;
-    return true;
   }
 
-  const data::Tokenizer& tokenizer_;
-  std::size_t tokens_;
-  std::optional<MappedFile> text_;
-  std::optional<data::Dataset> dataset_;
-  std::size_t place_ = 0;  // bytes of the text, or documents
+  std::int64_t tokens_, held_out_, rows_ = 0, nth_ = 1;
   Ids ids_;
-  std::size_t begin_ = 0;
 };
+
+// The trainer leaves out the characters that are rarest, 0.05 % of all that it reads; RULER's prompts may need them.
+void add_characters(std::vector<std::string>& lines) {
+  std::string every;
+  for (char c = '!'; c <= '~'; ++c) every += {c, ' '};
+  std::size_t size = 0;
+  for (const std::string& line : lines) size += line.size();
+  lines.insert(lines.end(), 1 + size / 1500, every);
+}
 
 class Maker {
  public:
@@ -113,33 +143,38 @@ class Maker {
     fs::create_directories(folder_);
     events_.progress(0, "a tokenizer");
     make_tokenizer();
-    const std::int64_t tokens = s_.length - kMarks;
     const std::int64_t rows = rows_of(s_.train_tokens), held_out = rows_of(s_.validation_tokens);
     if (source_.by_rule()) {
       write_rule("validation-1", kValidation1, held_out, {Content::story});
       write_rule("validation-2", kValidation2, held_out, {Content::code});
-      write_rule("train", kTrain, rows, {Content::story, Content::code, Content::tasks, Content::tasks});
+      write_rule("train", kTrain, rows, kAlone);
     } else {
-      TextRows text(source_, *tokenizer_, tokens);
-      write_text_rows("validation-1", text, held_out);
+      const TextRows text(source_, *tokenizer_, s_.length - kMarks, held_out + (rows + 1) / 2, held_out,
+                          parallel_, [&](double share) { check(share, "text"); });
+      write_rows("validation-1", held_out, [&](std::int64_t i) { return copied(text.held_out(i)); });
       write_rule("validation-2", kValidation2, held_out, {Content::story, Content::code, Content::tasks});
-      write_mixture(text, rows);
+      write_rows("train", rows, [&](std::int64_t i) {
+        return i % 2 == 0 ? copied(text.train(i / 2)) : rule_row(kTrain, i / 2, kBesideText);
+      });
     }
     write_haystack();
     for (const std::int64_t length : s_.speed_lengths) write_prompt(length);
+    write(fs::path(kDataDone).filename().string(), "");
   }
 
  private:
   std::int64_t rows_of(std::int64_t tokens) const { return std::max<std::int64_t>(1, tokens / s_.length); }
 
   void make_tokenizer() {
-    if (source_.is_dataset()) {
-      tokenizer_ = data::load_tokenizer(source_.path());
-      return;
-    }
+    tokenizer_ = source_.is_dataset() ? data::load_tokenizer(source_.path()) : trained_tokenizer();
+    for (std::int32_t id = 0; id < tokenizer_->vocab_size(); ++id)
+      bytes_.push_back(static_cast<std::int64_t>(tokenizer_->bytes_of(id).size()));
+  }
+
+  std::unique_ptr<data::Tokenizer> trained_tokenizer() const {
     data::SentencePieceTraining training{
         .lines = tokenizer_lines(Random(kKey).stream(kTokenizer).bits(), kRuleLines),
-        .vocab_size = s_.vocabulary,
+        .vocab_size = source_.by_rule() ? std::min(s_.vocabulary, kMaxRuleVocabulary) : s_.vocabulary,
         .threads = 1};
     if (!source_.by_rule()) {
       const MappedFile text(source_.path());
@@ -147,8 +182,8 @@ class Maker {
       sample.add({reinterpret_cast<const char*>(text.bytes().data()), text.bytes().size()});
       training.lines.insert(training.lines.end(), sample.lines().begin(), sample.lines().end());
     }
-    tokenizer_ =
-        data::sentencepiece_tokenizer(data::train_sentencepiece(training), "the tokenizer of gsa paper");
+    add_characters(training.lines);
+    return data::sentencepiece_tokenizer(data::train_sentencepiece(training), "the tokenizer of gsa paper");
   }
 
   void check(double share, const std::string& what) const {
@@ -156,71 +191,36 @@ class Maker {
     events_.progress(share, what);
   }
 
-  // Rows first .. first + count - 1 of a stream, in parallel, handed on in their order.
-  void rule_rows(std::uint64_t stream, std::int64_t first, std::int64_t count,
-                 const std::vector<Content>& contents, data::DatasetWriter& writer) const {
-    const Random random = Random(kKey).stream(stream);
-    std::vector<Row> rows(static_cast<std::size_t>(count));
-    parallel_.run(count, [&](std::int64_t i, int) {
-      const auto number = static_cast<std::uint64_t>(first + i);
-      Row& row = rows[static_cast<std::size_t>(i)];
-      row.ids = make_row(contents[number % contents.size()], random.stream(number), s_.length - kMarks,
-                         *tokenizer_);
-      row.bytes = static_cast<std::int64_t>(tokenizer_->decode(row.ids).size());
-    });
-    for (const Row& row : rows) writer.add_document(row.ids, row.bytes);
+  static Ids copied(std::span<const std::int32_t> ids) { return {ids.begin(), ids.end()}; }
+
+  Ids rule_row(std::uint64_t stream, std::int64_t number, const std::vector<Content>& contents) const {
+    const auto i = static_cast<std::uint64_t>(number);
+    return make_row(contents[i % contents.size()], Random(kKey).stream(stream).stream(i), s_.length - kMarks,
+                    *tokenizer_);
   }
 
   void write_rule(const std::string& name, std::uint64_t stream, std::int64_t rows,
                   const std::vector<Content>& contents) const {
+    write_rows(name, rows, [&](std::int64_t i) { return rule_row(stream, i, contents); });
+  }
+
+  // Made in parallel, written in their order.
+  void write_rows(const std::string& name, std::int64_t rows,
+                  const std::function<Ids(std::int64_t)>& make) const {
     data::DatasetWriter writer(folder_ / name, *tokenizer_);
     constexpr std::int64_t kBatch = 256;
     for (std::int64_t first = 0; first < rows; first += kBatch) {
       check(static_cast<double>(first) / static_cast<double>(rows), name);
-      rule_rows(stream, first, std::min(kBatch, rows - first), contents, writer);
-    }
-    writer.finish();
-  }
-
-  void write_text_rows(const std::string& name, TextRows& text, std::int64_t rows) const {
-    data::DatasetWriter writer(folder_ / name, *tokenizer_);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      check(static_cast<double>(i) / static_cast<double>(rows), name);
-      const std::optional<Row> row = text.next();
-      if (!row) too_short();
-      writer.add_document(row->ids, row->bytes);
-    }
-    writer.finish();
-  }
-
-  // The text to its end or to its share, and rows made by rule among it.
-  void write_mixture(TextRows& text, std::int64_t rows) const {
-    data::DatasetWriter writer(folder_ / "train", *tokenizer_);
-    std::int64_t own = 0, made = 0;
-    while (own + made < rows) {
-      check(static_cast<double>(own + made) / static_cast<double>(rows), "train");
-      std::int64_t taken = 0;
-      for (; taken < 16 * kTextOfTen && own + made + taken < rows; ++taken) {
-        const std::optional<Row> row = text.next();
-        if (!row) break;
-        writer.add_document(row->ids, row->bytes);
+      std::vector<Ids> batch(static_cast<std::size_t>(std::min(kBatch, rows - first)));
+      parallel_.run(static_cast<std::int64_t>(batch.size()),
+                    [&](std::int64_t i, int) { batch[static_cast<std::size_t>(i)] = make(first + i); });
+      for (const Ids& row : batch) {
+        std::int64_t bytes = 0;
+        for (const std::int32_t id : row) bytes += bytes_[static_cast<std::size_t>(id)];
+        writer.add_document(row, bytes);
       }
-      if (taken == 0) break;  // the text has ended
-      own += taken;
-      const std::int64_t more = std::min(rows - own - made, own * (10 - kTextOfTen) / kTextOfTen - made);
-      if (more > 0)
-        rule_rows(kTrain, made, more, {Content::tasks, Content::story, Content::tasks, Content::code},
-                  writer);
-      made += std::max<std::int64_t>(0, more);
     }
-    if (own == 0) too_short();
     writer.finish();
-  }
-
-  [[noreturn]] void too_short() const {
-    bad_file(source_.path().string(),
-             concat("more than ", s_.validation_tokens, " tokens, which are held out for validation"),
-             "fewer");
   }
 
   void write_haystack() const {
@@ -251,6 +251,7 @@ class Maker {
   const Parallel& parallel_;
   const MaterialEvents& events_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::vector<std::int64_t> bytes_;  // of the text that each id stands for
 };
 
 }  // namespace
@@ -262,18 +263,19 @@ Source::Source(const fs::path& path) : path_(path) {
 }
 
 OrderedJson Source::identity() const {
-  if (by_rule()) return {{"text", "made by rule"}};
-  return {
-      {"text", path_.filename().string()}, {"kind", dataset_ ? "dataset" : "text"}, {"checksum", checksum_}};
+  if (by_rule()) return {{"rule", kRule}, {"text", "made by rule"}};
+  return {{"rule", kRule},
+          {"text", path_.filename().string()},
+          {"kind", dataset_ ? "dataset" : "text"},
+          {"checksum", checksum_}};
 }
 
 std::string Source::in_words() const {
   const std::string made =
       "stories, code-like lines whose names were given a value far above, and questions of RULER's kind in "
-      "other words "
-      "and with other keys than RULER's, all made by rule";
+      "other words and with other keys than RULER's, all made by rule";
   if (by_rule()) return made + ".";
-  return concat(path_.filename().string(), ", seven rows of ten; the others are ", made, ".");
+  return concat(path_.filename().string(), ", every second row; the others are ", made, ".");
 }
 
 std::string Source::text_name(int text) const {

@@ -13,7 +13,8 @@ using Arguments = std::vector<std::string>;
 // A model that comes of a base model.
 struct Variant {
   std::string name, base;
-  Arguments settings;  // of model; none: the base goes on learning densely
+  Arguments settings;  // of model, the budget's k aside; none: the base goes on learning densely
+  bool sparse() const { return !settings.empty(); }
 };
 
 const std::vector<Variant>& main_variants() {
@@ -43,10 +44,10 @@ class Planner {
                       .kind = Kind::data,
                       .group = "main",
                       .cost = 0.02 * static_cast<double>(s_.train_tokens)});
-    if (wants("main")) {
-      for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) main(seed);
+    for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) {
+      if (wants("main")) main(seed);
+      if (wants("speed") && seed == 1) speed();  // of the same models
     }
-    if (wants("speed")) speed();
     if (wants("k")) {
       for (const std::int64_t k : s_.ks)
         ablation("k", {k_name(k), "base-gated", {"system=gsa", concat("k_base=", k)}}, k != s_.k());
@@ -103,7 +104,7 @@ class Planner {
 
   // model: settings of the table [model].
   Step training(const std::string& group, const std::string& name, const Arguments& model,
-                const Phases& phases, double rate, std::int64_t seed) const {
+                const Phases& phases, double rate, std::int64_t seed, std::int64_t data_seed) const {
     Step step{.name = name + "/train", .kind = Kind::training, .group = group, .needs = {"data"}};
     step.output = "runs/" + name;
     Arguments& a = step.arguments;
@@ -112,7 +113,7 @@ class Planner {
     set(a, "data.train=data/train");
     set(a, "data.validation=data/validation-1");
     set(a, concat("data.length=", s_.length));
-    set(a, concat("data.seed=", seed));
+    set(a, concat("data.seed=", data_seed));
     set(a, concat("seed=", seed));
     set(a, concat("batch.tokens=", s_.batch_tokens));
     set(a, concat("batch.rows=", s_.batch_rows));
@@ -127,8 +128,7 @@ class Planner {
     set(a, concat("output.validate_every=", std::max<std::int64_t>(1, phases.steps() / 4)));
     set(a, concat("output.validation_tokens=", std::min<std::int64_t>(s_.validation_tokens, 16 * s_.length)));
     set(a, "output.folder=" + step.output);
-    set(a, "device=" + o_.device);
-    if (o_.threads > 0) set(a, concat("threads=", o_.threads));
+    step.steps = phases.steps();
     step.cost = static_cast<double>(phases.steps() * s_.batch_tokens);
     return step;
   }
@@ -146,48 +146,60 @@ class Planner {
     const std::string run = seed_name(seed) + "/" + name;
     Arguments model = dense_settings();
     append(model, base_settings(name));
-    add(training(group, run, model, {s_.base_steps, 0, 0}, s_.rate, seed));
+    add(training(group, run, model, {s_.base_steps, 0, 0}, s_.rate, seed, seed));
     return run;
+  }
+
+  // Where the settings do not say one: such that every budget comes to about the same mean k.
+  void add_k(Arguments& model) const {
+    const auto says = [&](const char* what) {
+      return std::any_of(model.begin(), model.end(), [&](const auto& s) { return s.starts_with(what); });
+    };
+    if (says("k_base=")) return;
+    const bool fixed = says("system=sparse-only") || says("budget=fixed");
+    model.push_back(concat("k_base=", fixed ? s_.fixed_k() : s_.k()));
   }
 
   std::string adapt(const std::string& group, const Variant& variant, std::int64_t seed) {
     const std::string from = base(group, variant.base, seed);
     const std::string run = seed_name(seed) + "/" + variant.name;
     const Phases phases =
-        variant.settings.empty() ? Phases{s_.warmup + s_.sparse, 0, 0} : Phases{0, s_.warmup, s_.sparse};
+        variant.sparse() ? Phases{0, s_.warmup, s_.sparse} : Phases{s_.warmup + s_.sparse, 0, 0};
     Arguments model = {"from=runs/" + from + "/latest"};
     append(model, variant.settings);
     // Of the indexer, which is new here; what else the scale says is in the folder.
-    if (!variant.settings.empty()) {
+    if (variant.sparse()) {
       for (const std::string& setting : s_.model) {
         if (setting.starts_with("index_")) model.push_back(setting);
       }
-      const bool says_k = std::any_of(model.begin(), model.end(), [](const std::string& setting) {
-        return setting.starts_with("k_base=");
-      });
-      if (!says_k) model.push_back(concat("k_base=", s_.k()));
+      add_k(model);
     }
-    Step step = training(group, run, model, phases, s_.adapt_rate, seed);
+    // In another order than the base had, whose first rows it would read again.
+    constexpr std::int64_t kOtherOrder = 1000;
+    Step step = training(group, run, model, phases, s_.adapt_rate, seed, kOtherOrder + seed);
     step.needs = {from + "/train"};
     add(std::move(step));
     return run;
   }
 
-  void evaluation(const std::string& group, const std::string& run, std::size_t text) {
-    Step step{.name = concat(run, "/eval-", text + 1), .kind = Kind::evaluation, .group = group};
-    step.needs = {run + "/train"};
-    step.output = concat("runs/", run, "/eval-", text + 1, ".json");
+  void evaluation_step(const std::string& group, const std::string& run, const std::string& name,
+                       std::size_t text, const Arguments& more) {
+    Step step{.name = run + "/" + name, .kind = Kind::evaluation, .group = group, .needs = {run + "/train"}};
+    step.output = concat("runs/", run, "/", name, ".json");
     step.arguments = {"eval",     "runs/" + run + "/latest",
                       "--data",   concat("data/", kValidation[text]),
                       "--length", concat(s_.length),
                       "--stride", concat(s_.length),
                       "--tokens", concat(s_.validation_tokens),
-                      "--device", o_.device,
                       "--json",   step.output};
-    if (text > 0) append(step.arguments, {"--measure", "perplexity"});
-    add_threads(step);
+    append(step.arguments, more);
     step.cost = 0.7 * static_cast<double>(s_.validation_tokens);
     add(std::move(step));
+  }
+
+  // Everything that is measured, on the first text.
+  void evaluation(const std::string& group, const std::string& run) {
+    evaluation_step(group, run, "eval-1", 0, {});
   }
 
   // Lengths beyond the trained one by YaRN, in a step of their own: YaRN changes short ones too.
@@ -217,27 +229,24 @@ class Planner {
                       "--tasks",    tasks,
                       "--samples",  concat(s_.ruler_samples),
                       "--haystack", "data/haystack.txt",
-                      "--device",   o_.device,
                       "--output",   step.output};
     if (extend > 1) append(step.arguments, {"--extend", concat(extend)});
-    add_threads(step);
     step.cost = tokens;
     add(std::move(step));
   }
 
-  void add_threads(Step& step) const {
-    if (o_.threads > 0) append(step.arguments, {"--threads", concat(o_.threads)});
-  }
-
   void main(std::int64_t seed) {
-    std::vector<std::string> runs;
+    // One system after the other, to its end: a run that is cut off has whole systems.
     for (const Variant& variant : main_variants()) {
-      if (chosen(o_.systems, variant.name)) runs.push_back(adapt("main", variant, seed));
+      if (!chosen(o_.systems, variant.name)) continue;
+      const std::string run = adapt("main", variant, seed);
+      evaluation("main", run);
+      evaluation_step("main", run, "eval-2", 1, {"--measure", "perplexity"});
+      // What its own dense attention gives: whose fault a gap is.
+      if (variant.sparse())
+        evaluation_step("main", run, "eval-dense", 0, {"--measure", "perplexity", "--phase", "dense"});
+      ruler("main", run);
     }
-    for (const std::string& run : runs) {
-      for (std::size_t text = 0; text < std::size(kValidation); ++text) evaluation("main", run, text);
-    }
-    for (const std::string& run : runs) ruler("main", run);
   }
 
   void speed_of(const std::string& group, const std::string& name, std::int64_t length) {
@@ -250,12 +259,10 @@ class Planner {
                       "--max-tokens",  concat(s_.speed_tokens),
                       "--temperature", "0",
                       "--ignore-eos",  "--json",
-                      "--stats",       "--device",
-                      o_.device};
+                      "--stats"};
     append(step.arguments, {"--repeat", "5"});  // a process pays for what it sets up in the first pass
     if (length > s_.length)
       append(step.arguments, {"--extend", concat((length + s_.length - 1) / s_.length)});
-    add_threads(step);
     step.cost = 2 * static_cast<double>(length);
     add(std::move(step));
   }
@@ -271,8 +278,7 @@ class Planner {
   // own: not the gsa of the main tables, which stands in the table too.
   void ablation(const std::string& group, Variant variant, bool own = true) {
     if (!own) variant = main_variants().back();
-    const std::string run = adapt(group, variant, 1);
-    evaluation(group, run, 0);
+    evaluation(group, adapt(group, variant, 1));
   }
 
   void stability() {
@@ -280,12 +286,13 @@ class Planner {
       for (const std::string& system : systems()) {
         if (!chosen(o_.systems, system)) continue;
         const bool sparse = system == "gsa" || system == "sparse-only";
-        const Phases phases = sparse ? s_.stability : Phases{s_.stability.steps(), 0, 0};
+        // The warm-up teaches the indexer alone.
+        const Phases phases = sparse ? s_.stability : Phases{s_.stability.dense + s_.stability.sparse, 0, 0};
         Arguments model = sparse ? s_.model : dense_settings();
         model.push_back("system=" + system);
-        if (sparse) model.push_back(concat("k_base=", s_.k()));
+        if (sparse) add_k(model);
         Step step = training("stability", concat(seed_name(1), "/", rate_name(factor), "-", system), model,
-                             phases, factor * s_.rate, 1);
+                             phases, factor * s_.rate, 1, 1);
         step.may_diverge = true;
         add(std::move(step));
       }

@@ -21,12 +21,15 @@ enum class Kind { data, training, evaluation, ruler, speed };
 struct Step {
   std::string name;  // "seed-1/gsa/train"
   Kind kind = Kind::data;
-  std::string group;                        // of which tables it is: one of group_names()
-  std::vector<std::string> needs = {};      // names of steps before it
-  std::vector<std::string> arguments = {};  // of the program, run in the output folder; none for data
-  std::string output = "";                  // the file or folder that the command leaves its figures in
-  double cost = 1;                          // about, for the time left: tokens that are trained on
-  bool may_diverge = false;                 // NaN is a finding, not a failure
+  std::string group;                    // of which tables it is: one of group_names()
+  std::vector<std::string> needs = {};  // names of steps before it
+  // Of the program, run in the output folder; none for data. All that the figures depend on besides data and device:
+  // who runs them adds device and threads.
+  std::vector<std::string> arguments = {};
+  std::string output = "";   // the file or folder that the command leaves its figures in
+  std::int64_t steps = 0;    // of a training
+  double cost = 1;           // about, for the time left: tokens that are trained on
+  bool may_diverge = false;  // NaN is a finding, not a failure
 };
 
 // "main" (perplexity, RULER, sinks), "speed", "stability", "gates", "k", "indexer".
@@ -37,21 +40,22 @@ struct PlanOptions {
   std::int64_t seeds = 1;                 // of the main tables; ablations have the first one
   std::vector<std::string> systems = {};  // of the four; none: all
   std::vector<std::string> groups = {};   // none: all
-  std::string device = "auto";
-  std::int64_t threads = 0;  // 0: torch's choice
 };
 
-// The main tables of every seed come first. Throws gsa::Error for a system or a group that does not exist.
+// The main tables of every seed come first, system by system, the times of the first seed's models among them. Throws
+// gsa::Error for a system or a group that does not exist.
 std::vector<Step> make_plan(const PlanOptions& options);
 
 // ---- names that plan and tables share
 
 // Datasets for perplexity, under data/.
 constexpr const char* kValidation[] = {"validation-1", "validation-2"};
+// Written when all of data/ is there.
+constexpr const char* kDataDone = "data/done";
 
 const std::vector<std::string>& systems();  // in the paper's order
 std::string seed_name(std::int64_t seed);   // "seed-1"
-std::string k_name(std::int64_t k);         // "k-64"; the k of all others is "gsa" itself
+std::string k_name(std::int64_t k);         // "k-96"; Scale::k() is "gsa" itself
 std::string rate_name(double factor);       // "rate-2"
 
 }  // namespace gsa::paper

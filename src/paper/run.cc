@@ -1,22 +1,52 @@
 #include "paper/run.h"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
 #include "core/file.h"
+#include "core/parallel.h"
 
 namespace gsa::paper {
 namespace {
 
 constexpr const char* kMark = "paper.json";
-constexpr std::int64_t kMaxMark = 1 << 20;
+constexpr std::int64_t kMaxJson = 1 << 24;
 
 bool is_done(const Step& step, const std::filesystem::path& folder) {
   return std::filesystem::exists(result_file(step, folder));
 }
+
+bool is_measurement(const Step& step) { return step.kind == Kind::evaluation || step.kind == Kind::ruler; }
 
 const Step& step_named(const std::vector<Step>& plan, const std::string& name) {
   for (const Step& step : plan) {
     if (step.name == name) return step;
   }
   bad_argument("paper", "plan", concat("a step '", name, "'"), "none");
+}
+
+bool depends_on(const Step& step, const std::string& name, const std::vector<Step>& plan) {
+  return std::any_of(step.needs.begin(), step.needs.end(), [&](const std::string& need) {
+    return need == name || depends_on(step_named(plan, need), name, plan);
+  });
+}
+
+// What others began with a model that is trained again now: `gsa ruler` refuses a folder of other weights, and a
+// training would go on from the ones that are gone.
+void remove_begun(const Step& model, const std::vector<Step>& plan, const std::filesystem::path& folder,
+                  const RunOptions& options) {
+  for (const Step& step : plan) {
+    if (!depends_on(step, model.name, plan)) continue;
+    if (is_done(step, folder) && options.available(step, folder)) continue;
+    const std::filesystem::path output = folder / step.output;
+    if (step.kind != Kind::training) {
+      std::filesystem::remove_all(output);
+    } else {  // beside it lie measurements, which may be whole
+      std::filesystem::remove(output / "latest");
+      std::filesystem::remove_all(output / "checkpoints");
+    }
+  }
 }
 
 // False: stopped.
@@ -29,6 +59,7 @@ bool provide_needs(const Step& step, const std::vector<Step>& plan, const std::f
     }
     if (options.available(need, folder)) continue;
     if (!provide_needs(need, plan, folder, options)) return false;
+    if (need.kind == Kind::training) remove_begun(need, plan, folder, options);
     options.begin(need);
     if (!options.perform(need)) return false;
   }
@@ -40,59 +71,126 @@ RunReport stopped(RunReport report) {
   return report;
 }
 
-// The first key whose values differ.
-std::string difference(const Json& a, const Json& b) {
-  for (const auto& [key, value] : a.items()) {
-    if (!b.contains(key) || b[key] != value) return key;
+// "scale with another length: 512, not 4096": the first thing in which a folder's identity differs from ours.
+std::string difference(const Json& theirs, const Json& ours) {
+  for (const auto& [part, mine] : ours.items()) {
+    if (!theirs.contains(part)) return concat("one without ", part);
+    const Json& other = theirs[part];
+    if (other == mine) continue;
+    if (!mine.is_object() || !other.is_object())
+      return concat(part, " ", shown(other), ", not ", shown(mine));
+    for (const auto& [key, value] : mine.items()) {
+      if (!other.contains(key)) return concat(part, " without ", key);
+      if (other[key] != value)
+        return concat(part, " with another ", key, ": ", shown(other[key]), ", not ", shown(value));
+    }
+    return concat(part, " with more keys");
   }
-  return "more keys";
+  return "one with more keys";
+}
+
+// The step of the newest checkpoint; -1 where there is none.
+std::int64_t newest_step(const std::filesystem::path& run) {
+  const std::filesystem::path manifest = run / "latest" / "manifest.json";
+  if (!std::filesystem::exists(manifest)) return -1;
+  const Json json = parse_json(read_file(manifest, kMaxJson), manifest.string());
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer())
+    bad_file(manifest.string(), "the step of a checkpoint", shown(json));
+  return json["step"].get<std::int64_t>();
+}
+
+std::string command_line(const std::vector<std::string>& arguments) {
+  std::string line = "gsa";
+  for (const std::string& argument : arguments) line += ' ' + argument;
+  return line;
 }
 
 }  // namespace
 
 bool has_output(const Step& step, const std::filesystem::path& folder) {
-  if (step.kind == Kind::data) return std::filesystem::exists(folder / "data" / "train" / "dataset.json");
-  return step.kind != Kind::training || std::filesystem::exists(folder / step.output / "latest");
+  if (step.kind == Kind::data) return std::filesystem::exists(folder / kDataDone);
+  return step.kind != Kind::training || newest_step(folder / step.output) == step.steps;
 }
 
 RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,
                    const RunOptions& options) {
   RunReport report;
-  for (const Step& step : plan) {
-    if (is_done(step, folder)) {
-      ++report.before;
-      continue;
+  for (auto step = plan.begin(); step != plan.end();) {
+    // Measurements of one model, which may run side by side, or one step.
+    std::vector<const Step*> together;
+    for (; step != plan.end(); ++step) {
+      if (is_done(*step, folder)) {
+        ++report.before;
+        continue;
+      }
+      if (!together.empty() && !(is_measurement(*together.front()) && is_measurement(*step) &&
+                                 together.front()->needs == step->needs)) {
+        break;
+      }
+      together.push_back(&*step);
     }
-    if (!provide_needs(step, plan, folder, options)) return stopped(report);
-    options.begin(step);
-    if (!options.perform(step)) return stopped(report);
-    write_result(step, options.values(step, folder), folder);
-    ++report.now;
-    options.end(step);
+    for (const Step* one : together) {
+      if (!provide_needs(*one, plan, folder, options)) return stopped(report);
+    }
+    std::mutex mutex;
+    std::atomic<bool> was_stopped = false;
+    ThreadParallel(options.jobs).run(static_cast<std::int64_t>(together.size()), [&](std::int64_t i, int) {
+      const Step& one = *together[static_cast<std::size_t>(i)];
+      if (was_stopped) return;
+      {
+        const std::lock_guard lock(mutex);
+        options.begin(one);
+      }
+      if (!options.perform(one)) {
+        was_stopped = true;
+        return;
+      }
+      const std::lock_guard lock(mutex);
+      write_result(one, options.values(one, folder), folder);
+      ++report.now;
+      options.end(one);
+    });
+    if (was_stopped) return stopped(report);
   }
   return report;
 }
 
-void claim_folder(const std::filesystem::path& folder, const Scale& scale, const OrderedJson& data) {
+void check_results(const std::vector<Step>& plan, const std::filesystem::path& folder) {
+  for (const Step& step : plan) {
+    if (!is_done(step, folder)) continue;
+    const std::filesystem::path file = result_file(step, folder);
+    const Json json = parse_json(read_file(file, kMaxJson), file.string());
+    std::vector<std::string> theirs;
+    try {
+      theirs = json.at("arguments").get<std::vector<std::string>>();
+    } catch (const Json::exception& error) {
+      bad_file(file.string(), "the arguments of a step's command", error.what());
+    }
+    if (theirs == step.arguments) continue;
+    const auto [ours, other] =
+        std::mismatch(step.arguments.begin(), step.arguments.end(), theirs.begin(), theirs.end());
+    const auto named = [](auto place, auto end) { return place == end ? "nothing" : "'" + *place + "'"; };
+    bad_file(file.string(), concat("figures of this step's command (", command_line(step.arguments), ")"),
+             concat("those of another, with ", named(other, theirs.end()), " instead of ",
+                    named(ours, step.arguments.end()),
+                    ": of another version of gsa paper. --output names another folder; without the file the "
+                    "step is done again"));
+  }
+}
+
+void claim_folder(const std::filesystem::path& folder, const Identity& identity) {
   namespace fs = std::filesystem;
-  const OrderedJson ours{{"made_by", "gsa paper"}, {"scale", to_json(scale)}, {"data", data}};
+  const OrderedJson ours{{"made_by", "gsa paper"},
+                         {"scale", to_json(identity.scale)},
+                         {"data", identity.data},
+                         {"device", identity.device}};
   const fs::path mark = folder / kMark;
   if (fs::exists(mark)) {
-    const Json theirs = parse_json(read_file(mark, kMaxMark), mark.string());
+    const Json theirs = parse_json(read_file(mark, kMaxJson), mark.string());
     const Json wanted = Json::parse(ours.dump());
     if (theirs == wanted) return;
-    std::string what = "other options";
-    for (const char* part : {"scale", "data"}) {
-      if (theirs.contains(part) && theirs[part] != wanted[part]) {
-        const std::string key = difference(wanted[part], theirs[part]);
-        what = concat(part, " with another ", key);
-        if (theirs[part].contains(key) && wanted[part].contains(key)) {
-          what += concat(": ", shown(theirs[part][key]), ", not ", shown(wanted[part][key]));
-        }
-        break;
-      }
-    }
-    bad_file(folder.string(), "a folder of the same scale and data (--output names another)", what);
+    bad_file(folder.string(), "a folder of the same scale, data and device (--output names another)",
+             difference(theirs, wanted));
   }
   if (fs::exists(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {

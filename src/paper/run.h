@@ -11,7 +11,7 @@
 
 namespace gsa::paper {
 
-// Whether what later steps read of a step is there: a dataset, a model.
+// Whether what later steps read of a step is there and whole: the data, a model that has learned to its last step.
 bool has_output(const Step& step, const std::filesystem::path& folder);
 
 struct RunOptions {
@@ -22,6 +22,9 @@ struct RunOptions {
   std::function<bool(const Step& step, const std::filesystem::path& folder)> available = has_output;
   std::function<void(const Step& step)> begin = [](const Step&) {};
   std::function<void(const Step& step)> end = [](const Step&) {};
+  // Evaluations and RULER that run side by side; trainings and times run alone. perform() is then called on several
+  // threads, all others on one at a time.
+  int jobs = 1;
 };
 
 enum class Ended { all_done, stopped };
@@ -32,12 +35,21 @@ struct RunReport {
 };
 
 // Where a step needs a model or data that are gone (a folder that was put away without its weights), they are made
-// again; the result that they had stays.
+// again; the result that they had stays. What was begun with the model that is gone is begun anew.
 RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,
                    const RunOptions& options);
 
-// Makes the folder one of this scale and data, or throws gsa::Error where it holds something else. data: what the
-// results depend on besides the scale.
-void claim_folder(const std::filesystem::path& folder, const Scale& scale, const OrderedJson& data);
+// Throws gsa::Error for a result that another command than the plan's has given: figures of two plans (of two versions
+// of this program) must not stand in one table.
+void check_results(const std::vector<Step>& plan, const std::filesystem::path& folder);
+
+// What all results of a folder depend on.
+struct Identity {
+  Scale scale;
+  OrderedJson data;    // Source::identity()
+  std::string device;  // "cpu" or "cuda"
+};
+// Makes the folder one of this identity, or throws gsa::Error where it holds something else.
+void claim_folder(const std::filesystem::path& folder, const Identity& identity);
 
 }  // namespace gsa::paper

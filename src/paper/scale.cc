@@ -43,7 +43,8 @@ Scale smoke() {
   scale.ruler_samples = 1;
   scale.speed_lengths = {512, 1024};
   scale.speed_tokens = 4;
-  scale.ks = {16, 32, 64, 128};
+  scale.ks = {12, 24, 48, 96};
+  scale.jobs = 4;
   return scale;
 }
 
@@ -56,23 +57,24 @@ Scale small() {
   scale.length = 4096;
   scale.batch_tokens = 131'072;
   scale.batch_rows = 32;
-  scale.base_steps = 2000;
-  scale.warmup = 100;
-  scale.sparse = 200;
-  scale.rate = 2e-3;
-  scale.adapt_rate = 5e-4;
+  scale.base_steps = 2100;
+  scale.warmup = 50;
+  scale.sparse = 250;
+  scale.rate = 1e-3;
+  scale.adapt_rate = 3e-4;
   scale.kl_share = 1.0 / 64;
-  scale.stability = {300, 50, 100};
+  scale.stability = {300, 50, 350};
   scale.stability_rates = {1, 2, 4};
   scale.save_every = 250;
-  scale.train_tokens = 160'000'000;
+  scale.train_tokens = scale.steps() * scale.batch_tokens;
   scale.validation_tokens = 524'288;
   scale.ruler_lengths = {1024, 2048, 4096, 8192, 16'384};
   scale.ruler_tasks = kAllTasks;
-  scale.ruler_samples = 50;
+  scale.ruler_samples = 30;
   scale.speed_lengths = {4096, 16'384, 65'536};
   scale.speed_tokens = 64;
-  scale.ks = {128, 256, 512, 1024};
+  scale.ks = {96, 192, 384, 768};
+  scale.jobs = 4;
   return scale;
 }
 
@@ -85,19 +87,20 @@ Scale medium() {
   scale.length = 8192;
   scale.batch_tokens = 262'144;
   scale.batch_rows = 16;
-  scale.base_steps = 20'000;
-  scale.warmup = 1000;
-  scale.sparse = 2000;
-  scale.rate = 1e-3;
-  scale.adapt_rate = 3e-4;
-  scale.stability = {2000, 200, 400};
+  scale.base_steps = 21'000;
+  scale.warmup = 500;
+  scale.sparse = 2500;
+  scale.rate = 6e-4;
+  scale.adapt_rate = 2e-4;
+  scale.stability = {2000, 200, 1000};
   scale.save_every = 500;
-  scale.train_tokens = 2'000'000'000;
+  scale.train_tokens = scale.steps() * scale.batch_tokens;
   scale.validation_tokens = 2'097'152;
   scale.ruler_lengths = {4096, 8192, 16'384, 32'768, 65'536};
   scale.ruler_samples = 200;
   scale.speed_lengths = {8192, 32'768, 131'072};
-  scale.ks = {256, 512, 1024, 2048};
+  scale.ks = {192, 384, 768, 1536};
+  scale.jobs = 1;  // its caches are large
   return scale;
 }
 

@@ -27,18 +27,25 @@ struct Scale {
   std::int64_t base_steps = 0, warmup = 0, sparse = 0;
   double rate = 0, adapt_rate = 0;  // learning rates
   double kl_share = 0;
-  Phases stability = {};  // of each run at each of stability_rates
+  // Of each sparse run at each of stability_rates; dense ones have as many steps of the language model. More than 128
+  // sparse ones: the guard that counts spikes watches a phase from there on (train/guard.h).
+  Phases stability = {};
   std::vector<double> stability_rates = {};
   std::int64_t save_every = 0;
-  std::int64_t train_tokens = 0, validation_tokens = 0;  // of the datasets
-  std::vector<std::int64_t> ruler_lengths = {};          // ascending; those beyond `length` by YaRN
+  // Of the datasets. As many to train on as a system sees in all, so that what is made by rule does not repeat itself.
+  std::int64_t train_tokens = 0, validation_tokens = 0;
+  std::vector<std::int64_t> ruler_lengths = {};  // ascending; those beyond `length` by YaRN
   std::vector<std::string> ruler_tasks = {};
   std::int64_t ruler_samples = 0;
   std::vector<std::int64_t> speed_lengths = {};
   std::int64_t speed_tokens = 0;      // that are generated behind the prompt
-  std::vector<std::int64_t> ks = {};  // of the ablation; length / 8, which all others have, among them
+  std::vector<std::int64_t> ks = {};  // k_base of the ablation, k() among them
+  std::int64_t jobs = 1;              // measurements that run side by side on a GPU
 
-  std::int64_t k() const { return length / 8; }
+  std::int64_t steps() const { return base_steps + warmup + sparse; }  // of a system
+  // A fixed budget's k; k_base of gsa's inverse one, which comes to about the same mean k (docs/recipe.md).
+  std::int64_t fixed_k() const { return length / 8; }
+  std::int64_t k() const { return fixed_k() * 3 / 4; }
 };
 
 const std::vector<std::string>& scale_names();

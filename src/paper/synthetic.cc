@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::string_view kSmalls = "abcdefghijklmnopqrstuvwxyz";
 
-std::string drawn(std::string_view word) { return std::string(word); }
-
 std::string pair_key(Random& random) {
   return concat(random.pick(ruler::verbs()), "-", random.pick(ruler::nouns()));
 }
@@ -96,58 +94,76 @@ std::vector<std::string> hidden(const std::vector<std::string>& needles, std::ve
   return among;
 }
 
+// Several questions on one text, each with its answer: what a row teaches is its answers.
+constexpr std::size_t kMaxQuestions = 6;
+
 Task lookup(Random& random, std::int64_t room) {
   const Words& words = kWords[random.below(std::size(kWords))];
   const bool hex = random.below(4) == 0, only_needles = random.below(3) == 0;
-  const auto new_value = [&] { return hex ? hex_key(random) : number(random, 7); };
+  struct Needle {
+    std::string key, value;
+  };
   std::set<std::string> taken;
+  const auto new_needle = [&](const std::string& key) -> Needle {
+    return {key, hex ? hex_key(random) : number(random, 7)};
+  };
   const auto new_key = [&] {
     for (;;) {
       std::string key = hex && only_needles ? hex_key(random) : pair_key(random);
       if (taken.insert(key).second) return key;
     }
   };
-  const std::size_t shape = random.below(4);  // one key; one of four; four values of one; four of four
-  const std::size_t keys = shape == 0 || shape == 2 ? 1 : 4, values = shape == 2 ? 4 : 1,
-                    asked = shape == 3 ? 4 : 1;
-  std::vector<std::string> needles, asked_keys, answers;
-  for (std::size_t i = 0; i < keys; ++i) {
-    const std::string key = new_key();
-    if (i < asked) asked_keys.push_back(key);
-    for (std::size_t j = 0; j < values; ++j) {
-      const std::string value = new_value();
-      needles.push_back(filled(words.needle, key, value));
-      if (i < asked) answers.push_back(value);
+  const auto text_of = [&](const Needle& needle) { return filled(words.needle, needle.key, needle.value); };
+
+  std::vector<Needle> needles;
+  std::vector<std::vector<std::string>> asked;  // the keys of each question
+  std::int64_t left = room - static_cast<std::int64_t>(std::string_view(words.opening).size());
+  const auto add = [&](const std::string& key) {
+    needles.push_back(new_needle(key));
+    left -= static_cast<std::int64_t>(text_of(needles.back()).size()) + 1;
+  };
+  const std::size_t count = 1 + random.below(kMaxQuestions);
+  while (asked.empty() || (asked.size() < count && left > room / 3)) {  // a third of it is haystack
+    const std::size_t shape = random.below(4);  // one key with a value, or with four values; four keys
+    std::vector<std::string>& keys = asked.emplace_back();
+    while (keys.size() < (shape == 3 ? 4 : 1)) keys.push_back(new_key());
+    for (const std::string& key : keys) {
+      for (int i = 0; i < (shape == 2 ? 4 : 1); ++i) {
+        add(key);
+        left -= static_cast<std::int64_t>(needles.back().value.size()) + 2;
+      }
     }
+    left -= static_cast<std::int64_t>(filled(words.question, joined(keys)).size()) + 2;
   }
-  const std::string question = filled(words.question, joined(asked_keys));
-  std::int64_t left =
-      room - static_cast<std::int64_t>(std::string_view(words.opening).size() + question.size());
-  for (const std::string& needle : needles) left -= static_cast<std::int64_t>(needle.size()) + 12;
-  std::vector<std::string> among;
+  if (random.below(2) == 0) {  // that nobody asks for
+    for (int i = 0; i < 3 && left > room / 3; ++i) add(new_key());
+  }
+  random.shuffle(needles);
+  std::vector<std::string> hidden_ones, among;
+  for (const Needle& needle : needles) hidden_ones.push_back(text_of(needle));
   if (only_needles) {
     while (left > 0) {
-      const std::string key = new_key();
-      among.push_back(filled(words.needle, key, new_value()));
+      among.push_back(text_of(new_needle(new_key())));
       left -= static_cast<std::int64_t>(among.back().size()) + 1;
     }
   } else {
     among = hay(random, std::max<std::int64_t>(0, left));
   }
-  random.shuffle(needles);
-  // Values are asked for in the order of the text, which a reader can know.
-  if (answers.size() > 1 && asked == 1) {
-    answers.clear();
-    for (const std::string& needle : needles) {
-      const std::size_t end = needle.size() - 1;  // a full stop
-      answers.push_back(needle.substr(needle.rfind(' ') + 1, end - needle.rfind(' ') - 1));
-    }
-  }
+
   Task task;
   task.parts = {words.opening};
-  for (std::string& part : hidden(needles, std::move(among), random)) task.parts.push_back(std::move(part));
-  task.parts.push_back(question);
-  task.answer = joined(answers);
+  for (std::string& part : hidden(hidden_ones, std::move(among), random))
+    task.parts.push_back(std::move(part));
+  for (const std::vector<std::string>& keys : asked) {
+    std::vector<std::string> answers;
+    for (const std::string& key :
+         keys) {  // values of one key in the order of the text, which a reader can know
+      for (const Needle& needle : needles) {
+        if (needle.key == key) answers.push_back(needle.value);
+      }
+    }
+    task.questions.push_back({filled(words.question, joined(keys)), joined(answers)});
+  }
   return task;
 }
 
@@ -165,10 +181,14 @@ Task tracking(Random& random, std::int64_t room) {
     steps.push_back(concat("Let ", names[i], " be ", names[i - 1], "."));
   Task task;
   task.parts = {"Names are given to numbers in this text, and to names."};
-  for (std::string& part : hidden(steps, hay(random, std::max<std::int64_t>(0, room - 250)), random))
+  for (std::string& part : hidden(steps, hay(random, std::max<std::int64_t>(0, room - 350)), random))
     task.parts.push_back(std::move(part));
-  task.parts.push_back(concat("Which names mean ", value, "? The names that mean ", value, " are"));
-  task.answer = joined(names);
+  task.questions.push_back(
+      {concat("Which names mean ", value, "? The names that mean ", value, " are"), joined(names)});
+  for (std::uint64_t more = random.below(3); more > 0; --more) {
+    const std::string& name = random.pick(names);
+    task.questions.push_back({concat("What does ", name, " mean? The name ", name, " means"), value});
+  }
   return task;
 }
 
@@ -195,32 +215,34 @@ Task counting(Random& random, std::int64_t room) {
                    [&](const std::string& a, const std::string& b) { return counts[a] > counts[b]; });
   std::string text = "List:";
   for (const std::string& word : list) text += ' ' + word;
-  return {{text, "Which three of the list come up most? Those that come up most are"}, joined(common)};
-}
-
-void encode(const std::string& text, const data::Tokenizer& tokenizer, Ids& ids) {
-  tokenizer.encode(text, ids);
+  return {{text}, {{"Which three of the list come up most? Those that come up most are", joined(common)}}};
 }
 
 std::string whole(const Task& task) {
   std::string text;
-  for (const std::string& part : task.parts) text += part + (&part + 1 == &task.parts.back() ? "\n" : " ");
-  text.pop_back();
-  return text + ' ' + task.answer + ".\n";
+  for (const std::string& part : task.parts) text += (text.empty() ? "" : " ") + part;
+  for (const Question& question : task.questions)
+    text += concat("\n", question.text, " ", question.answer, ".");
+  return text + "\n";
 }
 
-// A task that leaves its row at most full, or a story that fills it where there is no room for one.
-void add_task(const Random& random, std::int64_t tokens, const data::Tokenizer& tokenizer, Ids& ids) {
-  constexpr std::int64_t kLeast = 400;      // characters
-  constexpr double kCharactersOfToken = 3;  // about; digits have one
+// A task that leaves its row at most full, or a story that fills it where there is no room for one. long_one: of any
+// size up to what is left of the row, else of some hundred tokens.
+void add_task(const Random& random, bool long_one, std::int64_t tokens, const data::Tokenizer& tokenizer,
+              Ids& ids) {
+  constexpr std::int64_t kMin = 200, kMax = 1000;  // tokens
+  constexpr std::int64_t kMinRoom = 400;           // characters
+  constexpr std::int64_t kCharactersOfToken = 3;   // about; digits have one
   const std::int64_t left = tokens - static_cast<std::int64_t>(ids.size());
   Random size = random.stream(1);
-  auto room = static_cast<std::int64_t>(kCharactersOfToken * static_cast<double>(left));
-  if (room > kLeast && size.below(2) == 0)
-    room = kLeast + static_cast<std::int64_t>(size.below(static_cast<std::uint64_t>(room - kLeast)));
-  for (int trial = 0; trial < 3 && room >= kLeast; ++trial) {
+  const std::int64_t low = long_one ? kMax : kMin, high = long_one ? left : std::min(left, kMax);
+  std::int64_t room =
+      kCharactersOfToken *
+      (high > low ? low + static_cast<std::int64_t>(size.below(static_cast<std::uint64_t>(high - low)))
+                  : left);
+  for (int trial = 0; trial < 3 && room >= kMinRoom; ++trial) {
     Ids task;
-    encode(whole(make_task(random, room)), tokenizer, task);
+    tokenizer.encode(whole(make_task(random, room)), task);
     const auto taken = static_cast<std::int64_t>(task.size());
     if (taken <= left) {
       ids.insert(ids.end(), task.begin(), task.end());
@@ -228,7 +250,7 @@ void add_task(const Random& random, std::int64_t tokens, const data::Tokenizer& 
     }
     room = room * left / taken * 15 / 16;
   }
-  encode(story_text(random, static_cast<int>(left / 6) + 8), tokenizer, ids);
+  tokenizer.encode(story_text(random, static_cast<int>(left / 6) + 8), ids);
 }
 
 }  // namespace
@@ -245,13 +267,16 @@ std::string code_text(Random random, int lines) {
   for (int i = 0; i < lines; ++i) {
     const std::uint64_t what = random.below(8);
     if (names.size() < 3 || what == 0) {
-      names.push_back(
-          {concat(random.pick(ruler::nouns()), "_", random.letters(2, kSmalls)), number(random, 3)});
+      std::string name = concat(random.pick(ruler::nouns()), "_", random.letters(2, kSmalls));
+      if (random.below(4) == 0) {  // a constant; letters that RULER's names have are learned here
+        for (char& c : name) c = c == '_' ? c : static_cast<char>(c - 'a' + 'A');
+      }
+      names.push_back({name, number(random, 3)});
       text += concat("const int ", names.back().name, " = ", names.back().value, ";\n");
       continue;
     }
     const Name &a = names[random.below(names.size())], &b = names[random.below(names.size())];
-    const std::string verb = drawn(random.pick(ruler::verbs()));
+    const std::string_view verb = random.pick(ruler::verbs());
     switch (what) {
       case 1:
       case 2:
@@ -282,21 +307,24 @@ Task make_task(Random random, std::int64_t room) {
 }
 
 Ids make_row(Content content, Random random, std::int64_t tokens, const data::Tokenizer& tokenizer) {
-  constexpr int kUnits = 64;  // sentences or lines
+  constexpr int kUnits = 32;                        // sentences or lines
+  constexpr std::uint64_t kLongTasks = 1ULL << 32;  // a stream of its own
   const auto wanted = static_cast<std::size_t>(tokens);
   Ids ids;
-  // One story or one program fills a row: they refer to what stands far above. Tasks have any size up to the row's.
+  // One story or one program fills a row: they refer to what stands far above. Of the rows of tasks, every fourth or so
+  // has long ones.
+  const bool long_tasks = random.stream(kLongTasks).below(4) == 0;
   for (std::uint64_t part = 0; ids.size() < wanted; ++part) {
     const Random own = random.stream(part);
     switch (content) {
       case Content::story:
-        encode(story_text(own, static_cast<int>(tokens / 8) + kUnits) + "\n", tokenizer, ids);
+        tokenizer.encode(story_text(own, static_cast<int>(tokens / 9) + kUnits) + "\n", ids);
         break;
       case Content::code:
-        encode(code_text(own, static_cast<int>(tokens / 8) + kUnits), tokenizer, ids);
+        tokenizer.encode(code_text(own, static_cast<int>(tokens / 13) + kUnits), ids);
         break;
       case Content::tasks:
-        add_task(own, tokens, tokenizer, ids);
+        add_task(own, long_tasks, tokens, tokenizer, ids);
         break;
     }
   }
@@ -322,8 +350,12 @@ std::vector<std::string> tokenizer_lines(std::uint64_t key, int count) {
         }
         break;
       }
-      default:
-        for (const std::string& part : make_task(own, 800).parts) lines.push_back(part);
+      default: {
+        const Task task = make_task(own, 800);
+        lines.insert(lines.end(), task.parts.begin(), task.parts.end());
+        for (const Question& question : task.questions)
+          lines.push_back(concat(question.text, " ", question.answer, "."));
+      }
     }
   }
   return lines;

@@ -1,8 +1,8 @@
 // Text made by rule for `gsa paper`, as ids: stories, code-like lines that refer far back, and tasks of RULER's kind
 // in other words. The same for the same key everywhere.
 //
-// Tasks share neither keys nor templates with RULER's prompts (ruler/draft.h): keys here are verb-noun pairs and
-// small letters, there adjective-noun pairs and capitals.
+// Tasks share neither keys nor templates with RULER's prompts (ruler/draft.h): keys here are verb-noun pairs and four
+// small letters, there adjective-noun pairs and five capitals. Nouns are the same, as halves of keys.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,13 @@ using Ids = std::vector<std::int32_t>;
 std::string story_text(Random random, int sentences);
 std::string code_text(Random random, int lines);
 
-// A question of RULER's kind on a text around it, with its answer.
+struct Question {
+  std::string text, answer;
+};
+// A text and questions of RULER's kind on it, one or several.
 struct Task {
-  std::vector<std::string> parts;  // in their order, the question last
-  std::string answer;
+  std::vector<std::string> parts;  // of the text, in their order
+  std::vector<Question> questions;
 };
 // room: characters that it may have in all, about.
 Task make_task(Random random, std::int64_t room);
@@ -31,8 +34,8 @@ Task make_task(Random random, std::int64_t room);
 // What a row consists of.
 enum class Content { story, code, tasks };
 
-// Exactly `tokens` ids, without marks: texts of this kind one after the other, the last one cut. Tasks are whole but
-// for the last one of a row.
+// Exactly `tokens` ids, without marks: texts of this kind one after the other, the last one cut. Tasks are whole: most
+// rows have many of 200 to 1,000 tokens, some have long ones.
 Ids make_row(Content content, Random random, std::int64_t tokens, const data::Tokenizer& tokenizer);
 
 // Lines for a tokenizer to learn from.

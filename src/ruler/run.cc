@@ -96,14 +96,16 @@ RunResult run(const RunOptions& options, const Material& material, const CountTo
       const auto tokens = static_cast<double>(size * cell.length);
       work.show(cell, first, options.samples, 0);
       std::vector<Sample> samples;
-      while (static_cast<std::int64_t>(samples.size()) < size && !stopped(events)) {
-        const std::int64_t index = first + static_cast<std::int64_t>(samples.size());
-        std::optional<Sample> sample = maker.make(index);
-        if (!sample) {
-          cell.skipped = no_sample(index);
-          break;
+      while (static_cast<std::int64_t>(samples.size()) < size && cell.skipped.empty() && !stopped(events)) {
+        const auto next = static_cast<std::int64_t>(samples.size());
+        const auto some = std::min<std::int64_t>(options.parallel.workers(), size - next);
+        for (std::optional<Sample>& sample : maker.make(first + next, some, options.parallel)) {
+          if (!sample) {
+            cell.skipped = no_sample(first + static_cast<std::int64_t>(samples.size()));
+            break;
+          }
+          samples.push_back(std::move(*sample));
         }
-        samples.push_back(std::move(*sample));
       }
       if (!cell.skipped.empty()) {
         work.remove(static_cast<double>((options.samples - first) * cell.length));

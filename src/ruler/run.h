@@ -17,6 +17,7 @@ struct RunOptions {
   std::vector<std::int64_t> lengths;
   std::int64_t samples = 100;
   std::uint64_t seed = 42;
+  const Parallel& parallel = serial();  // makes the prompts that are asked; write_all_prompts() does without
 };
 
 // What is asked.

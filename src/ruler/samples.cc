@@ -51,7 +51,11 @@ SampleMaker::SampleMaker(const Task& task, std::int64_t length, std::uint64_t se
     while (example_lines_ < max_tokens && tokens(example_lines_ + 1) <= max_tokens) ++example_lines_;
   }
   // The first sample says how much haystack the others take, about.
-  if (!make(0)) {
+  available(1);
+  const Fit first = made(0);
+  first_guess_ = first.units;
+  if (!first.sample) {
+    note_needed(first.needed);
     refusal_ = concat("needs at least ", grouped(needed_ + task.new_tokens), " tokens with this tokenizer");
   }
 }
@@ -89,28 +93,47 @@ std::int64_t SampleMaker::available(std::int64_t wanted) {
     if (tokens + task_.new_tokens <= length_) {
       questions_.push_back(looked_at_);
     } else {
-      needed_ = needed_ == 0 ? tokens : std::min(needed_, tokens);
+      note_needed(tokens);
     }
   }
   return std::min(wanted, static_cast<std::int64_t>(questions_.size()));
 }
 
-std::optional<Sample> SampleMaker::make(std::int64_t index) {
-  std::optional<Sample> sample;
+void SampleMaker::note_needed(std::int64_t tokens) {
+  if (tokens > 0) needed_ = needed_ == 0 ? tokens : std::min(needed_, tokens);
+}
+
+std::optional<Sample> SampleMaker::make(std::int64_t index) { return make(index, 1, serial())[0]; }
+
+std::vector<std::optional<Sample>> SampleMaker::make(std::int64_t first, std::int64_t count,
+                                                     const Parallel& parallel) {
+  available(first + count);
+  std::vector<std::optional<Sample>> samples(static_cast<std::size_t>(count));
+  parallel.run(count,
+               [&](std::int64_t i, int) { samples[static_cast<std::size_t>(i)] = made(first + i).sample; });
+  return samples;
+}
+
+// Of what has been looked at: nothing here changes with it, so that threads may ask at the same time.
+SampleMaker::Fit SampleMaker::made(std::int64_t index) const {
+  Fit best;
   if (task_.kind == Kind::questions) {
-    if (available(index + 1) > index) sample = fit(draft(questions_[static_cast<std::size_t>(index)]));
+    if (static_cast<std::size_t>(index) < questions_.size())
+      best = fit(draft(questions_[static_cast<std::size_t>(index)]));
   } else {
-    for (std::uint64_t attempt = 0; attempt < kAttempts && !sample; ++attempt) {
-      sample = fit(draft(static_cast<std::uint64_t>(index) * kAttempts + attempt));
+    for (std::uint64_t attempt = 0; attempt < kAttempts && !best.sample; ++attempt) {
+      const std::int64_t needed = best.needed;
+      best = fit(draft(static_cast<std::uint64_t>(index) * kAttempts + attempt));
+      if (needed > 0 && best.needed > 0) best.needed = std::min(needed, best.needed);
     }
   }
-  if (sample) sample->index = index;
-  return sample;
+  if (best.sample) best.sample->index = index;
+  return best;
 }
 
 // The most units that fit, or so many that less than a unit or 1/500 of the length is left. Tokens grow with the
 // units almost along a line, so a few interpolations do.
-std::optional<Sample> SampleMaker::fit(const Draft& draft) {
+SampleMaker::Fit SampleMaker::fit(const Draft& draft) const {
   const std::int64_t limit = length_ - task_.new_tokens;
   struct Point {
     std::int64_t units, tokens;
@@ -126,10 +149,7 @@ std::optional<Sample> SampleMaker::fit(const Draft& draft) {
   };
 
   Point low = measure(draft.min_units);
-  if (low.tokens > limit) {
-    needed_ = needed_ == 0 ? low.tokens : std::min(needed_, low.tokens);
-    return std::nullopt;
-  }
+  if (low.tokens > limit) return {.sample = std::nullopt, .needed = low.tokens};
   Point high{limit + 1, 0};  // a unit has a token or more; tokens are known once one was too long
   Point before = low;
   std::int64_t next = first_guess_ > low.units ? first_guess_ : low.units + 32;
@@ -149,8 +169,7 @@ std::optional<Sample> SampleMaker::fit(const Draft& draft) {
                              std::floor((static_cast<double>(limit - now.tokens) - room / 4) / slope));
     }
   }
-  if (first_guess_ == 0) first_guess_ = low.units;
-  return best;
+  return {.sample = std::move(best), .units = low.units};
 }
 
 }  // namespace gsa::ruler

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/parallel.h"
 #include "ruler/draft.h"
 
 namespace gsa::ruler {
@@ -37,9 +38,18 @@ class SampleMaker {
   // index: below what is available. None where nothing that was drawn for it fits, which happens at lengths that are
   // about a task's shortest.
   std::optional<Sample> make(std::int64_t index);
+  // first .. first + count - 1, on several threads; `count` of the constructor must allow that.
+  std::vector<std::optional<Sample>> make(std::int64_t first, std::int64_t count, const Parallel& parallel);
 
  private:
-  std::optional<Sample> fit(const Draft& draft);
+  struct Fit {
+    std::optional<Sample> sample;
+    std::int64_t units = 0;   // that it took
+    std::int64_t needed = 0;  // tokens of the shortest form, where that did not fit
+  };
+  Fit fit(const Draft& draft) const;
+  Fit made(std::int64_t index) const;
+  void note_needed(std::int64_t tokens);
   Draft draft(std::uint64_t number) const;
   const QuestionSet& question_set() const;
 

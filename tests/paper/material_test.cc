@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "core/file.h"
 #include "data/dataset.h"
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "paper/plan.h"
 #include "paper/synthetic.h"
 #include "ruler/words.h"
 
@@ -23,6 +25,12 @@ using gsa::testing::TemporaryFolder;
 std::string text_of(const Task& task) {
   std::string text;
   for (const std::string& part : task.parts) text += part + " ";
+  return text;
+}
+
+std::string all_of(const Task& task) {
+  std::string text = text_of(task);
+  for (const Question& question : task.questions) text += question.text + " " + question.answer + " ";
   return text;
 }
 
@@ -41,15 +49,31 @@ TEST(PaperSynthetic, AnswersStandInTheText) {
   for (std::uint64_t i = 0; i < 200; ++i) {
     const Task task = make_task(Random(7).stream(i), 2000);
     const std::string text = text_of(task);
-    const std::vector<std::string> answers = words_of(task.answer);
-    EXPECT_FALSE(answers.empty()) << text;
-    std::set<std::string> different(answers.begin(), answers.end());
-    EXPECT_EQ(different.size(), answers.size()) << text;
-    for (const std::string& answer : answers)
-      EXPECT_NE(text.find(answer), std::string::npos) << answer << " in " << text;
-    EXPECT_LT(text.size(), 2600u);
-    EXPECT_GT(text.size(), 1000u);
+    ASSERT_FALSE(task.questions.empty());
+    for (const Question& question : task.questions) {
+      const std::vector<std::string> answers = words_of(question.answer);
+      EXPECT_FALSE(answers.empty()) << text;
+      std::set<std::string> different(answers.begin(), answers.end());
+      EXPECT_EQ(different.size(), answers.size()) << text;
+      for (const std::string& answer : answers)
+        EXPECT_NE(text.find(answer), std::string::npos) << answer << " in " << text;
+    }
+    EXPECT_LT(all_of(task).size(), 2600u);
+    EXPECT_GT(all_of(task).size(), 1000u);
   }
+}
+
+// What a row teaches about looking back is its answers.
+TEST(PaperSynthetic, TasksAreAskedSeveralQuestions) {
+  std::size_t answers = 0, all = 0, most = 0;
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    const Task task = make_task(Random(9).stream(i), 1800);
+    most = std::max(most, task.questions.size());
+    for (const Question& question : task.questions) answers += question.answer.size();
+    all += all_of(task).size();
+  }
+  EXPECT_EQ(most, 6u);
+  EXPECT_GT(static_cast<double>(answers) / static_cast<double>(all), 0.03);
 }
 
 // Keys there are adjective-noun pairs, here verb-noun pairs.
@@ -57,7 +81,7 @@ TEST(PaperSynthetic, SharesNeitherKeysNorTemplatesWithRuler) {
   const std::set<std::string_view> adjectives(ruler::adjectives().begin(), ruler::adjectives().end());
   for (const std::string_view verb : ruler::verbs()) EXPECT_FALSE(adjectives.contains(verb)) << verb;
   for (std::uint64_t i = 0; i < 200; ++i) {
-    const std::string text = text_of(make_task(Random(8).stream(i), 1500));
+    const std::string text = all_of(make_task(Random(8).stream(i), 1500));
     for (const char* theirs :
          {"special magic", "VAR ", "grass is green", "memorize", "numbered list", "coded text"})
       EXPECT_EQ(text.find(theirs), std::string::npos) << text;
@@ -117,9 +141,11 @@ TEST(PaperMaterial, ByRule) {
   EXPECT_GT(std::filesystem::file_size(folder / "data/haystack.txt"), 100'000u);
   for (const std::int64_t length : scale.speed_lengths)
     EXPECT_TRUE(std::filesystem::exists(folder / ("data/prompt-" + std::to_string(length) + ".txt")));
+  EXPECT_TRUE(std::filesystem::exists(folder / kDataDone));
   const std::uint32_t first = data::Dataset(folder / "data/train").fingerprint();
   // What was left by one that was stopped is made anew, on any number of threads to the same bits.
   EXPECT_FALSE(make_material(folder.path(), scale, source, serial(), {.stop = [] { return true; }}));
+  EXPECT_FALSE(std::filesystem::exists(folder / kDataDone));
   ASSERT_TRUE(make_material(folder.path(), scale, source, ThreadParallel(3), {}));
   EXPECT_EQ(data::Dataset(folder / "data/train").fingerprint(), first);
 }
@@ -142,7 +168,74 @@ TEST(PaperMaterial, FromATextAndFromADataset) {
   EXPECT_NE(source.identity(), dataset.identity());
   scale.validation_tokens = 1 << 24;
   expect_error([&] { make_material(folder / "c", scale, source, serial(), {}); },
-               {"book.txt", "held out for validation", "fewer"});
+               {"book.txt", "held out for validation"});
+}
+
+std::string text_of(const data::Dataset& dataset, std::int64_t document) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(dataset.document_size(document)));
+  dataset.read(document, 0, ids);
+  return data::load_tokenizer(dataset.folder())->decode(std::vector<std::int32_t>(ids.begin(), ids.end()));
+}
+
+// Of a text whose lines are numbered, all of them different.
+TEST(PaperMaterial, HeldOutRowsAreSpreadOverTheTextAndNeverTrainedOn) {
+  const TemporaryFolder folder;
+  const int lines = 4000;
+  {
+    std::ofstream text(folder / "book.txt");
+    for (int i = 0; i < lines; ++i) text << "the keeper of lamp " << 10'000 + i << " walks back\n";
+  }
+  Scale scale = short_scale();
+  scale.train_tokens = 600 * scale.length;
+  scale.validation_tokens = 4 * scale.length;
+  const Source source(folder / "book.txt");
+  ASSERT_TRUE(make_material(folder / "a", scale, source, ThreadParallel(2), {}));
+  const data::Dataset train(folder / "a/data/train"), held_out(folder / "a/data/validation-1");
+  const auto lamps = [](const std::string& text) {
+    std::vector<int> numbers;
+    for (std::size_t at = text.find("lamp 1"); at != std::string::npos; at = text.find("lamp 1", at + 1)) {
+      const std::string digits = text.substr(at + 5, 5);
+      if (digits.find_first_not_of("0123456789") == std::string::npos && digits.size() == 5)
+        numbers.push_back(std::stoi(digits) - 10'000);
+    }
+    return numbers;
+  };
+  std::set<int> unseen;
+  std::vector<int> firsts;
+  for (std::int64_t i = 0; i < held_out.documents(); ++i) {
+    const std::vector<int> numbers = lamps(text_of(held_out, i));
+    ASSERT_FALSE(numbers.empty());
+    firsts.push_back(numbers.front());
+    unseen.insert(numbers.begin(), numbers.end());
+  }
+  EXPECT_LT(firsts.front(), lines / 4);
+  EXPECT_GT(firsts.back(), 3 * lines / 4);
+  std::map<int, int> seen;
+  for (std::int64_t i = 0; i < train.documents(); i += 2) {
+    for (const int number : lamps(text_of(train, i))) ++seen[number];
+  }
+  for (const int number : unseen) EXPECT_EQ(seen[number], 0) << number;
+  EXPECT_GE(seen.size() + unseen.size(),
+            static_cast<std::size_t>(lines * 9 / 10));  // but for those that rows cut
+  EXPECT_GE(seen[lines / 2], 2);                        // the text comes again
+}
+
+// RULER's prompts are written in characters that the text may lack.
+TEST(PaperMaterial, EveryCharacterIsAPiece) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(make_material(folder.path(), short_scale(), Source(""), serial(), {}));
+  const auto tokenizer = data::load_tokenizer(folder / "data/train");
+  const std::int32_t none = [&] {
+    Ids ids;
+    tokenizer->encode("\x01", ids);  // by a byte, as what no piece has
+    return ids.front();
+  }();
+  for (char c = '!'; c <= '~'; ++c) {
+    Ids ids;
+    tokenizer->encode(std::string(1, c), ids);
+    ASSERT_EQ(ids.size(), 1u) << c;
+    EXPECT_NE(ids[0], none - 1 + c) << c << " is written as a byte";  // bytes stand one behind the other
+  }
 }
 
 }  // namespace

@@ -50,15 +50,58 @@ TEST(PaperPlan, EveryStepComesOnceAndAfterWhatItNeeds) {
   }
 }
 
-TEST(PaperPlan, MainTablesOfAllSeedsComeFirst) {
-  const std::vector<Step> plan = plan_of("small", 2);
-  bool others = false;
-  for (const Step& s : plan) {
-    if (s.group != "main") others = true;
-    EXPECT_FALSE(others && s.group == "main") << s.name;
+// A cut costs one system, and the times are taken while the first seed's models are there.
+TEST(PaperPlan, OneSystemAfterTheOtherAndAblationsLast) {
+  std::vector<std::string> order;  // runs and groups as they come up
+  for (const Step& s : plan_of("small", 2)) {
+    const std::string run = s.name.substr(0, s.name.rfind('/'));
+    const std::string what = s.group == "main" ? run : s.group;
+    if (order.empty() || order.back() != what) order.push_back(what);
     EXPECT_TRUE(s.group == "main" || !s.name.starts_with("seed-2")) << s.name;  // ablations have one seed
   }
-  EXPECT_TRUE(others);
+  std::vector<std::string> expected = {"data"};
+  for (const std::string seed : {"seed-1/", "seed-2/"}) {
+    for (const char* run : {"base-standard", "standard", "sparse-only", "base-gated", "gated-only", "gsa"})
+      expected.push_back(seed + run);
+    if (seed == "seed-1/") expected.push_back("speed");
+  }
+  for (const char* group : {"k", "indexer", "stability", "gates"}) expected.push_back(group);
+  EXPECT_EQ(order, expected);
+}
+
+TEST(PaperPlan, BudgetsComeToTheSameMeanK) {
+  const std::vector<Step> plan = plan_of("small");
+  const auto k_of = [&](const std::string& run) {
+    return settings(step(plan, "seed-1/" + run + "/train")).at("model.k_base");
+  };
+  for (const char* run : {"sparse-only", "fixed", "rate-2-sparse-only"}) EXPECT_EQ(k_of(run), "512") << run;
+  for (const char* run : {"gsa", "relu", "g1", "no-gates", "rate-2-gsa"}) EXPECT_EQ(k_of(run), "384") << run;
+  EXPECT_EQ(k_of("k-96"), "96");
+}
+
+TEST(PaperPlan, SparseSystemsAreMeasuredDenselyToo) {
+  const std::vector<Step> plan = plan_of("small", 2);
+  for (const std::string& system : systems()) {
+    const auto found = std::find_if(plan.begin(), plan.end(), [&](const Step& s) {
+      return s.name == "seed-2/" + system + "/eval-dense";
+    });
+    const bool sparse = system == "gsa" || system == "sparse-only";
+    ASSERT_EQ(found != plan.end(), sparse) << system;
+    if (!sparse) continue;
+    const std::vector<std::string> last(found->arguments.end() - 4, found->arguments.end());
+    EXPECT_EQ(last, (std::vector<std::string>{"--measure", "perplexity", "--phase", "dense"}));
+  }
+}
+
+// Of the language model; and the guard watches a phase after 128 steps.
+TEST(PaperPlan, StabilityHasAsManyStepsForAll) {
+  const std::vector<Step> plan = plan_of("small");
+  for (const std::string& system : systems()) {
+    const auto set = settings(step(plan, "seed-1/rate-4-" + system + "/train"));
+    EXPECT_EQ(std::stoll(set.at("phases.dense")) + std::stoll(set.at("phases.sparse")), 650) << system;
+    const std::int64_t sparse = std::stoll(set.at("phases.sparse"));
+    EXPECT_TRUE(sparse == 0 || sparse >= 2 * 128) << system;
+  }
 }
 
 TEST(PaperPlan, SystemsShareDataTokensAndSeeds) {
@@ -74,8 +117,10 @@ TEST(PaperPlan, SystemsShareDataTokensAndSeeds) {
       for (const auto& s : {set, base_set}) {
         EXPECT_EQ(s.at("data.train"), "data/train");
         EXPECT_EQ(s.at("seed"), seed);
-        EXPECT_EQ(s.at("data.seed"), seed);
       }
+      EXPECT_EQ(base_set.at("data.seed"), seed);
+      EXPECT_EQ(set.at("data.seed"),
+                std::string("100") + seed);  // in another order, the same for all systems
       const Scale scale = scale_by_name("small");
       const auto steps = [](const auto& s) {
         return std::stoll(s.at("phases.dense")) + std::stoll(s.at("phases.warmup")) +
@@ -83,6 +128,8 @@ TEST(PaperPlan, SystemsShareDataTokensAndSeeds) {
       };
       EXPECT_EQ(steps(base_set), scale.base_steps);
       EXPECT_EQ(steps(set), scale.warmup + scale.sparse);
+      EXPECT_EQ(last.steps, steps(set));
+      EXPECT_EQ(base.steps, steps(base_set));
     }
   }
   EXPECT_EQ(step(plan, "seed-1/gsa/train").needs, step(plan, "seed-1/gated-only/train").needs);
@@ -122,8 +169,7 @@ TEST(PaperPlan, AblationsReuseWhatTheMainTablesTrained) {
   };
   EXPECT_EQ(named("/base-gated/train"), 1);
   EXPECT_EQ(named("/gsa/eval-1"), 1);
-  EXPECT_EQ(settings(step(plan, "seed-1/k-128/train")).at("model.k_base"), "128");
-  EXPECT_EQ(named("/k-512/train"), 0);  // that is gsa itself
+  EXPECT_EQ(named("/k-384/train"), 0);  // that is gsa itself
   EXPECT_EQ(settings(step(plan, "seed-1/g1/train")).at("model.from"), "runs/seed-1/base-g1/latest");
 }
 

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
 #include <fstream>
+#include <mutex>
 #include <random>
+#include <set>
 
 #include "core/file.h"
 #include "model/errors.h"
@@ -73,6 +75,59 @@ TEST(PaperRun, GoesOnWhereItWasStoppedOrFailed) {
   EXPECT_EQ(rest.now, plan().size() - 4);
 }
 
+// Trainings and times are alone; measurements of one system are not.
+TEST(PaperRun, MeasurementsRunSideBySide) {
+  const TemporaryFolder one, four;
+  run_plan(plan(), one.path(), with(done));
+  std::mutex mutex;
+  std::multiset<Kind> running;
+  std::size_t max_running = 0;
+  RunOptions options = with([&](const Step& step) {
+    {
+      const std::lock_guard lock(mutex);
+      running.insert(step.kind);
+      max_running = std::max(max_running, running.size());
+      const bool alone =
+          running.contains(Kind::data) || running.contains(Kind::training) || running.contains(Kind::speed);
+      EXPECT_TRUE(!alone || running.size() == 1) << step.name;
+    }
+    ::usleep(5000);
+    const std::lock_guard lock(mutex);
+    running.erase(running.find(step.kind));
+    return true;
+  });
+  options.jobs = 4;
+  const RunReport report = run_plan(plan(), four.path(), options);
+  EXPECT_EQ(report.now, plan().size());
+  EXPECT_EQ(max_running, 4u);
+  EXPECT_EQ(page(four.path()), page(one.path()));
+}
+
+TEST(PaperRun, AFailedMeasurementEndsTheRunWhenTheOthersHaveEnded) {
+  const TemporaryFolder folder;
+  const std::string failing = "seed-1/standard/eval-1";
+  std::atomic<bool> begun = false, failed = false;
+  RunOptions options = with([&](const Step& step) {
+    if (step.name == failing) {
+      while (!begun) ::usleep(1000);
+      failed = true;
+      throw Error("full disk");
+    }
+    if (step.name == "seed-1/standard/eval-2") {
+      begun = true;
+      while (!failed) ::usleep(1000);
+      ::usleep(20'000);
+    }
+    return true;
+  });
+  options.jobs = 2;
+  expect_error([&] { run_plan(plan(), folder.path(), options); }, {"full disk"});
+  EXPECT_TRUE(std::filesystem::exists(folder / "results/seed-1/standard/eval-2.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "results" / (failing + ".json")));
+  const RunReport rest = run_plan(plan(), folder.path(), with(done));
+  EXPECT_EQ(rest.before + rest.now, plan().size());
+}
+
 // As `kill -9` at a random moment, again and again, until it has come through.
 TEST(PaperRun, KilledAtRandomMomentsEndsWithTheSamePage) {
   const TemporaryFolder whole, killed;
@@ -115,6 +170,88 @@ TEST(PaperRun, AModelThatIsGoneIsTrainedAgainWhereItIsNeeded) {
   EXPECT_EQ(read_file(folder / "results/seed-1/base-gated/train.json", 10'000), base);
 }
 
+// Leaves of a training what is checked: a checkpoint of this step.
+void put_checkpoint(const std::filesystem::path& run, std::int64_t step) {
+  std::filesystem::create_directories(run / "latest");
+  std::ofstream(run / "latest/manifest.json") << "{\"step\": " << step << "}";
+}
+
+void put(const std::filesystem::path& file) {
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream(file) << "x";
+}
+
+// The base is trained again as a need, and cut off at half: the next call goes on with it.
+TEST(PaperRun, AHalfTrainedModelIsNotAvailable) {
+  const TemporaryFolder folder;
+  run_plan(plan(), folder.path(), with(done));
+  std::filesystem::remove(folder / "results/seed-1/gsa/train.json");
+  std::vector<std::string> performed;
+  bool cut = true;
+  RunOptions options{.perform =
+                         [&](const Step& step) {
+                           performed.push_back(step.name);
+                           if (step.kind == Kind::data) put(folder / kDataDone);
+                           if (step.kind == Kind::training)
+                             put_checkpoint(folder / step.output, cut ? step.steps / 2 : step.steps);
+                           return step.kind == Kind::data || !cut;
+                         },
+                     .values = made_up};
+  EXPECT_EQ(run_plan(plan(), folder.path(), options).ended, Ended::stopped);
+  cut = false;
+  EXPECT_EQ(run_plan(plan(), folder.path(), options).ended, Ended::all_done);
+  EXPECT_EQ(performed, (std::vector<std::string>{"data", "seed-1/base-gated/train", "seed-1/base-gated/train",
+                                                 "seed-1/gsa/train"}));
+}
+
+TEST(PaperRun, DataThatAreNotWholeAreMadeAgain) {
+  const TemporaryFolder folder;
+  put(folder / "data/train/dataset.json");
+  EXPECT_FALSE(has_output(plan()[0], folder.path()));
+  put(folder / kDataDone);
+  EXPECT_TRUE(has_output(plan()[0], folder.path()));
+}
+
+// `gsa ruler` refuses a folder of other weights.
+TEST(PaperRun, WhatWasBegunWithAModelThatIsGoneIsBegunAnew) {
+  const TemporaryFolder folder;
+  run_plan(plan(), folder.path(), with(done));
+  std::filesystem::remove(folder / "results/seed-1/gsa/ruler-1024.json");
+  std::filesystem::remove(folder / "results/seed-1/relu/train.json");
+  for (const char* name : {"gsa/ruler-1024/run.json", "gsa/ruler/run.json", "relu/checkpoints/a"})
+    put(folder / "runs/seed-1" / name);
+  std::vector<std::string> made;
+  RunOptions options = with([&](const Step& step) {
+    made.push_back(step.name);
+    if (step.name == "seed-1/gsa/ruler-1024") {
+      EXPECT_FALSE(std::filesystem::exists(folder / "runs/seed-1/gsa/ruler-1024"));
+      EXPECT_TRUE(std::filesystem::exists(folder / "runs/seed-1/gsa/ruler"));  // it has a result
+      EXPECT_FALSE(
+          std::filesystem::exists(folder / "runs/seed-1/relu/checkpoints"));  // from the base that was gone
+    }
+    return true;
+  });
+  options.available = [&](const Step& step, const auto&) {
+    return step.kind != Kind::training || std::find(made.begin(), made.end(), step.name) != made.end();
+  };
+  run_plan(plan(), folder.path(), options);
+  EXPECT_EQ(made, (std::vector<std::string>{"seed-1/base-gated/train", "seed-1/gsa/train",
+                                            "seed-1/gsa/ruler-1024", "seed-1/relu/train"}));
+}
+
+TEST(PaperRun, FiguresOfAnotherPlanAreRefused) {
+  const TemporaryFolder folder;
+  run_plan(plan(), folder.path(), with(done));
+  EXPECT_NO_THROW(check_results(plan(), folder.path()));
+  Scale longer = scale_by_name("smoke");
+  longer.rate *= 2;
+  expect_error([&] { check_results(make_plan({.scale = longer}), folder.path()); },
+               {"results/seed-1/base-standard/train.json", "gsa train --set", "those of another",
+                "'optimizer.lr=0.003' instead of 'optimizer.lr=0.006'"});
+  std::ofstream(result_file(plan()[1], folder.path())) << "{\"values\": {}}";
+  expect_error([&] { check_results(plan(), folder.path()); }, {"the arguments of a step's command"});
+}
+
 TEST(PaperRun, MoreSeedsKeepWhatThereIs) {
   const TemporaryFolder folder;
   run_plan(plan(), folder.path(), with(done));
@@ -134,29 +271,35 @@ TEST(PaperRun, ADamagedResultIsNamed) {
                {plan()[1].name + ".json", "figures as this program writes them"});
 }
 
-TEST(PaperFolder, IsOfOneScaleAndData) {
+TEST(PaperFolder, IsOfOneScaleDataAndDevice) {
   const TemporaryFolder folder;
   const std::filesystem::path mine = folder / "out";
   std::filesystem::create_directories(mine);
-  claim_folder(mine, scale_by_name("smoke"), {{"text", "made by rule"}});
-  claim_folder(mine, scale_by_name("smoke"), {{"text", "made by rule"}});
-  expect_error(
-      [&] {
-        claim_folder(mine, scale_by_name("small"), {{"text", "made by rule"}});
-      },
-      {"a folder of the same scale and data", "--output", "scale with another"});
-  expect_error(
-      [&] {
-        claim_folder(mine, scale_by_name("smoke"), {{"text", "a.txt"}});
-      },
-      {"data with another text", "made by rule", "a.txt"});
+  const Identity identity{
+      .scale = scale_by_name("smoke"), .data = {{"rule", 1}, {"text", "made by rule"}}, .device = "cpu"};
+  claim_folder(mine, identity);
+  claim_folder(mine, identity);
+  Identity other = identity;
+  other.scale = scale_by_name("small");
+  expect_error([&] { claim_folder(mine, other); },
+               {"a folder of the same scale, data and device", "--output", "scale with another"});
+  other = identity;
+  other.data["text"] = "a.txt";
+  expect_error([&] { claim_folder(mine, other); }, {"data with another text", "made by rule", "a.txt"});
+  other = identity;
+  other.data["rule"] = 2;
+  expect_error([&] { claim_folder(mine, other); }, {"data with another rule: 1, not 2"});
+  other = identity;
+  other.device = "cuda";
+  expect_error([&] { claim_folder(mine, other); }, {"device", "cpu", "cuda"});
 }
 
 TEST(PaperFolder, OfOthersIsRefused) {
   const TemporaryFolder folder;
   std::ofstream(folder / "precious.txt") << "mine";
-  expect_error([&] { claim_folder(folder.path(), scale_by_name("smoke"), {}); },
-               {"an empty folder", "precious.txt in it"});
+  expect_error(
+      [&] { claim_folder(folder.path(), {.scale = scale_by_name("smoke"), .data = {}, .device = "cpu"}); },
+      {"an empty folder", "precious.txt in it"});
   EXPECT_FALSE(std::filesystem::exists(folder / "paper.json"));
 }
 

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import signal
 import time
 
@@ -60,17 +61,37 @@ def test_systems_saw_the_same_tokens(whole):
     assert len(set(steps.values())) == 1
 
 
-# kill -9 hits the program, and by it the command at work.
+# kill -9 hits the program, and by it the commands at work.
 def test_killed_at_random_moments_ends_with_the_same_page(whole, gsa):
     program, _ = whole
     draws = random.Random(1)
     for _ in range(10):
-        process = gsa.start(*SMOKE, "--tables", "main")
+        process = gsa.start(*SMOKE, "--tables", "main", "--jobs", "3")
         time.sleep(draws.uniform(0.1, 4))
         process.kill()
         process.communicate()
     gsa.run(*SMOKE, "--tables", "main")
     assert main_tables(gsa.folder / "out") == main_tables(program.folder / "out")
+
+
+def test_a_folder_without_its_weights_goes_on(whole, gsa):
+    program, _ = whole
+    out = gsa.folder / "out"
+    shutil.copytree(program.folder / "out", out, ignore=shutil.ignore_patterns("runs", "data"))
+    (out / "results" / "seed-1" / "gsa" / "eval-2.json").unlink()
+    assert "1 steps done" in gsa.run(*SMOKE, "--tables", "main")
+    assert main_tables(out) == main_tables(program.folder / "out")
+    assert {path.name for path in (out / "runs" / "seed-1").iterdir()} == {"base-gated", "gsa"}
+
+
+def test_figures_of_another_version_are_refused(whole, gsa):
+    program, _ = whole
+    out = gsa.folder / "out"
+    shutil.copytree(program.folder / "out", out, ignore=shutil.ignore_patterns("runs", "data"))
+    result = out / "results" / "seed-1" / "gsa" / "train.json"
+    result.write_text(result.read_text().replace("model.k_base=48", "model.k_base=64"))
+    message = gsa.run(*SMOKE, "--tables", "speed", status=1)
+    assert "seed-1/gsa/train.json" in message and "'model.k_base=64' instead of 'model.k_base=48'" in message
 
 
 def test_interrupt_ends_in_order(gsa):

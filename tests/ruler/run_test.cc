@@ -112,6 +112,22 @@ TEST(RulerSamples, depend_on_seed_and_index_alone) {
   }
 }
 
+TEST(RulerSamples, are_the_same_on_any_number_of_threads) {
+  const Material material = everything();
+  for (const Task& task : all_tasks()) {
+    SampleMaker one(task, 2048, 1, material, count_tokens), many(task, 2048, 1, material, count_tokens);
+    const auto samples = many.make(2, 9, ThreadParallel(4));
+    ASSERT_EQ(samples.size(), 9u);
+    for (std::int64_t i = 0; i < 9; ++i) {
+      const Sample expected = one.make(2 + i).value();
+      const Sample& sample = samples[static_cast<std::size_t>(i)].value();
+      EXPECT_EQ(sample.index, 2 + i);
+      EXPECT_EQ(sample.prompt, expected.prompt) << task.name;
+      EXPECT_EQ(sample.answers, expected.answers) << task.name;
+    }
+  }
+}
+
 TEST(RulerSamples, take_few_counts_of_long_texts) {
   const Material material = everything();
   for (const Task& task : all_tasks()) {
