@@ -253,8 +253,9 @@ class Work {
   void write_pages() {
     const std::vector<Step> all = all_steps();
     const Results results = read_results(all, folder_);
-    PageOptions page{
-        .tables = {.scale = scale_, .seeds = seeds()}, .data = source_.in_words(), .machine = ""};
+    PageOptions page{.tables = {.scale = scale_, .seeds = seeds()},
+                     .data = source_.in_words(),
+                     .machine = machines_in(all, folder_)};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
     page.steps = all.size();

@@ -68,7 +68,8 @@ std::vector<std::string> introduction(const PageOptions& o) {
              ". sparse-only and gsa start from the same models after the first ", grouped(s.base_steps),
              " and learn as many more with an indexer: ", grouped(s.warmup),
              " of warm-up, in which only the indexer learns, and ", grouped(s.sparse),
-             " sparse ones, with k = ", grouped(s.k()), "."),
+             " sparse ones; sparse-only with k = ", grouped(s.fixed_k()),
+             ", gsa with k_base = ", grouped(s.k()), ", which comes to about the same mean."),
       "Data: " + o.data};
   if (!o.machine.empty()) paragraphs.push_back("Machine: " + o.machine + ".");
   if (o.done < o.steps) {

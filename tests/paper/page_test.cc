@@ -25,7 +25,7 @@ Results paper_world(const Scale& scale, std::int64_t seeds) {
                memory[] = {1, 0.95, 1.02, 0.97}, near[] = {79.5, 80.2, 79.8, 82.3},
                far[] = {31.7, 36.8, 58.8, 62.2};
   // Of ablations.
-  const std::map<std::string, double> other = {{"k-16", 5.89}, {"k-32", 5.78}, {"k-128", 5.69},
+  const std::map<std::string, double> other = {{"k-12", 5.89}, {"k-24", 5.78}, {"k-96", 5.69},
                                                {"g1", 5.79},   {"g2", 5.82},   {"no-gates", 6.02}};
   for (const Step& step : make_plan({.scale = scale, .seeds = seeds})) {
     Values& values = results[step.name];
@@ -74,8 +74,8 @@ Results paper_world(const Scale& scale, std::int64_t seeds) {
         values = {{"prefill", 100 / prefill[system]},
                   {"decode", 10 / decode[system]},
                   {"cache", 512 * memory[system]}};
-        if (step.name.find("/k-16/") != std::string::npos) values["prefill"] = 2200;
-        if (step.name.find("/k-128/") != std::string::npos) values["prefill"] = 800;
+        if (step.name.find("/k-12/") != std::string::npos) values["prefill"] = 2200;
+        if (step.name.find("/k-96/") != std::string::npos) values["prefill"] = 800;
         break;
     }
   }
@@ -241,12 +241,12 @@ TEST(PaperTables, KHasRulerWhereItWasAsked) {
   const TableOptions options = smoke(1);
   Results results = paper_world(options.scale, 1);
   EXPECT_EQ(table(make_tables(options, results), "k").columns.size(), 4u);
-  for (const char* run : {"k-16", "k-32", "k-128"}) results[concat("seed-1/", run, "/ruler")]["512"] = 70;
+  for (const char* run : {"k-12", "k-24", "k-96"}) results[concat("seed-1/", run, "/ruler")]["512"] = 70;
   const Table k = table(make_tables(options, results), "k");
   ASSERT_EQ(k.columns.size(), 5u);
   EXPECT_EQ(k.columns[4].name, "RULER 512");
   EXPECT_EQ(shown(k.rows[2].ours[4], k.columns[4]), "82.3");  // the main tables' gsa
-  EXPECT_NE(k.verdict.sentence.find("k = 128 is equal to k = 16 (RULER 512)"), std::string::npos)
+  EXPECT_NE(k.verdict.sentence.find("k = 96 is equal to k = 12 (RULER 512)"), std::string::npos)
       << k.verdict.sentence;
 }
 
