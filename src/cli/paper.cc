@@ -17,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
+#include "cli/text.h"
 #include "core/file.h"
 #include "core/folder_lock.h"
 #include "nn/device.h"
@@ -188,7 +189,9 @@ class Work {
     const ThreadParallel parallel(static_cast<int>(threads()));
     MaterialEvents events;
     events.stop = interrupted;
-    events.progress = [&](double share, const std::string& what) { show(step, share, what); };
+    events.progress = [&](double share, const std::string& what) {
+      show(step, share, concat(what, " ", percent(share)));
+    };
     return make_material(folder_, scale_, source_, parallel, events);
   }
 

@@ -65,14 +65,14 @@ TEST(PaperSynthetic, AnswersStandInTheText) {
 
 // What a row teaches about looking back is its answers.
 TEST(PaperSynthetic, TasksAreAskedSeveralQuestions) {
-  std::size_t answers = 0, all = 0, most = 0;
+  std::size_t answers = 0, all = 0, max_questions = 0;
   for (std::uint64_t i = 0; i < 500; ++i) {
     const Task task = make_task(Random(9).stream(i), 1800);
-    most = std::max(most, task.questions.size());
+    max_questions = std::max(max_questions, task.questions.size());
     for (const Question& question : task.questions) answers += question.answer.size();
     all += all_of(task).size();
   }
-  EXPECT_EQ(most, 6u);
+  EXPECT_EQ(max_questions, 6u);
   EXPECT_GT(static_cast<double>(answers) / static_cast<double>(all), 0.03);
 }
 

@@ -48,7 +48,8 @@ def test_a_second_run_does_nothing_and_says_so(whole):
     folder = program.folder / "out"
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert "nothing to do: all" in program.run(*SMOKE)
-    assert "nothing to do: all" in program.run(*SMOKE, "--tables", "main", "--systems", "gsa")  # and the page stays whole
+    # And the page stays whole.
+    assert "nothing to do: all" in program.run(*SMOKE, "--tables", "main", "--systems", "gsa")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
 
 
