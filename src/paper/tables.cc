@@ -49,8 +49,10 @@ std::string shown(const Cell& cell, const Column& column) {
   if (std::isinf(mean)) return "diverged";
   if (std::isnan(mean)) return "–";
   const double factor = column.form == Form::percent ? 100 : 1;
-  std::string text = fixed(factor * mean, column.decimals);
-  if (std::isfinite(deviation)) text += " ± " + fixed(factor * deviation, column.decimals);
+  // Three decimals are for numbers below 10; larger ones need fewer.
+  const int fewer = column.decimals < 3 || mean < 10 ? 0 : mean < 100 ? 1 : 2;
+  std::string text = fixed(factor * mean, column.decimals - fewer);
+  if (std::isfinite(deviation)) text += " ± " + fixed(factor * deviation, column.decimals - fewer);
   if (column.form == Form::percent) text += " %";
   if (column.form == Form::times) text += "×";
   return text;

@@ -60,7 +60,7 @@ struct TableOptions {
 // In the paper's order. What has not been run is empty.
 std::vector<Table> make_tables(const TableOptions& options, const Results& results);
 
-// 5.70 ± 0.02; "–" where it was not run, "diverged" for infinity.
+// 5.70 ± 0.02; fewer decimals than three for numbers from 10 on; "–" where it was not run, "diverged" for infinity.
 std::string shown(const Cell& cell, const Column& column);
 
 }  // namespace gsa::paper

@@ -206,7 +206,7 @@ Table sinks_table(const Figures& figures) {
           "stream. On ",
           figures.text(0), "."),
       .columns = {{"first token", 1, Form::percent},
-                  {"even", 1, Form::percent},
+                  {"even", 2, Form::percent},
                   {"G1", 3},
                   {"G2", 3},
                   {"largest activation", 1}},
@@ -231,7 +231,10 @@ Table sinks_table(const Figures& figures) {
                                   less("largest activation", "gsa", "standard", 4),
                                   less("largest activation", "gated-only", "standard", 4), gate});
   Chart chart = bar_chart("sinks", "Attention on the first token", table, {0}, "share of attention");
-  std::get<eval::BarChart>(chart.chart).y.unit = eval::Unit::share;
+  auto& bars = std::get<eval::BarChart>(chart.chart);
+  bars.y.unit = eval::Unit::share;
+  const double even = figure(table, "standard", 1).mean();
+  if (std::isfinite(even)) bars.marks.push_back({even, "even"});
   table.charts.push_back(std::move(chart));
   return table;
 }

@@ -130,7 +130,18 @@ TEST(PaperTables, ThePapersWorldHolds) {
                                              "standard (stories)"),
             std::string::npos)
       << perplexity.verdict.sentence;
-  EXPECT_EQ(shown(table(tables, "sinks").rows[3].ours[0], table(tables, "sinks").columns[0]), "3.9 ± 0.0 %");
+  const Table& sinks = table(tables, "sinks");
+  EXPECT_EQ(shown(sinks.rows[3].ours[0], sinks.columns[0]), "3.9 ± 0.0 %");
+  EXPECT_EQ(shown(sinks.rows[3].ours[1], sinks.columns[1]), "1.23 %");
+  EXPECT_EQ(std::get<eval::BarChart>(sinks.charts[0].chart).marks.at(0).at, 0.0123);
+}
+
+TEST(PaperTables, LargeNumbersHaveFewerDecimals) {
+  const Column column{"perplexity", 3};
+  EXPECT_EQ(shown({5.7004}, column), "5.700");
+  EXPECT_EQ(shown({57.004}, column), "57.00");
+  EXPECT_EQ(shown({308.727, 308.727}, column), "308.7 ± 0.0");
+  EXPECT_EQ(shown({1053.2}, Column{"largest", 1}), "1053.2");
 }
 
 TEST(PaperTables, PerplexityHasWhatAGapIsMadeOf) {
