@@ -275,8 +275,11 @@ class Work {
       std::cout << concat(report.now, " steps done",
                           report.before > 0 ? concat(", ", report.before, " had been before") : "", "\n\n");
     }
-    for (const paper::Table& table : tables_)
+    for (const paper::Table& table : tables_) {
       std::cout << table.title << "\n  " << table.verdict.sentence << "\n";
+      for (const auto& goal : table.goals)
+        std::cout << "  " << goal.name << ": " << goal.verdict.sentence << "\n";
+    }
     std::cout << "\npage     " << (folder_ / "index.html").lexically_normal().string() << "\n";
   }
 

@@ -67,7 +67,7 @@ TEST(SelectPlan, HopperTakesFourHeads) {
 
 TEST(SelectPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_select(usual(32768))),
-            "stored scores, 32 tiles at a time, wgmma: rows of at most 32768 keys");
+            "stored scores, 64 tiles at a time, wgmma: rows of at most 32768 keys");
   EXPECT_EQ(to_string(choose_select(usual(131072))), "one pass, wgmma: rows of more than 32768 keys");
 }
 
