@@ -48,7 +48,7 @@ beside the paper's: index.html and README.md in the output folder. Each table ha
 figures: it holds, it does not hold, or it cannot be told at this scale.
 
   smoke    minutes on two cores; shows that everything runs, and teaches the models next to nothing
-  small    for one large GPU: about 25 minutes a seed for the main tables
+  small    for one large GPU: about 12 minutes a seed for the main tables
   medium   for who has days
 
 The output folder is all that a run is: what is done there is not done again. A run that was cut off anywhere (Ctrl-C,

@@ -69,7 +69,7 @@ std::vector<std::string> introduction(const PageOptions& o) {
              " and learn as many more with an indexer: ", grouped(s.warmup),
              " of warm-up, in which only the indexer learns, and ", grouped(s.sparse),
              " sparse ones; sparse-only with k = ", grouped(s.fixed_k()),
-             ", gsa with k_base = ", grouped(s.k()), ", which comes to about the same mean."),
+             ", gsa with k_base = ", grouped(s.k()), " (mean k is in the table)."),
       "Data: " + o.data};
   if (!o.machine.empty()) paragraphs.push_back("Machine: " + o.machine + ".");
   if (o.done < o.steps) {

@@ -150,7 +150,7 @@ class Planner {
     return run;
   }
 
-  // Where the settings do not say one: such that every budget comes to about the same mean k.
+  // Where the settings do not say one: such that budgets come to alike mean k (Scale::k).
   void add_k(Arguments& model) const {
     const auto says = [&](const char* what) {
       return std::any_of(model.begin(), model.end(), [&](const auto& s) { return s.starts_with(what); });

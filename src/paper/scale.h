@@ -43,7 +43,8 @@ struct Scale {
   std::int64_t jobs = 1;              // measurements that run side by side on a GPU
 
   std::int64_t steps() const { return base_steps + warmup + sparse; }  // of a system
-  // A fixed budget's k; k_base of gsa's inverse one, which comes to about the same mean k (docs/recipe.md).
+  // A fixed budget's k; k_base of gsa's inverse one, which in docs/recipe.md came to about the
+  // same mean k.
   std::int64_t fixed_k() const { return length / 8; }
   std::int64_t k() const { return fixed_k() * 3 / 4; }
 };
