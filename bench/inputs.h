@@ -1,10 +1,9 @@
 // What the benchmark runs on: one sequence of a fixed shape, drawn from fixed seeds.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::bench {

@@ -1,11 +1,10 @@
 // The machine as this process sees it: what it is called and what it does in a second.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <string>
 
+#include "nn/torch.h"
 #include "progress.h"
 
 namespace gsa::bench {

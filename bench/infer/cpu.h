@@ -1,13 +1,12 @@
 // One layer of the paper's 1.7B on the CPU: decoding and prefill, attention by itself and the whole layer.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "../progress.h"
+#include "nn/torch.h"
 
 namespace gsa::bench {
 

@@ -1,13 +1,12 @@
 // The whole paper's 1.7B on a GPU: prefill of a long prompt, and decoding behind it for some sequences.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "../progress.h"
+#include "nn/torch.h"
 
 namespace gsa::bench {
 

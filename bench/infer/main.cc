@@ -1,6 +1,5 @@
 // gsa_bench_infer: how fast prefill and decoding are beside the standard model. See --help and
 // docs/benchmarks/README.md.
-#include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include "gpu.h"
 #include "gsa/error.h"
 #include "gsa/version.h"
+#include "nn/torch.h"
 
 namespace gsa::bench {
 

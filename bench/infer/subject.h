@@ -2,8 +2,6 @@
 // rows. Attention can be run by itself on that cache, as the engine runs it and as torch does.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +12,7 @@
 #include "infer/engine.h"
 #include "infer/weights.h"
 #include "model/model_config.h"
+#include "nn/torch.h"
 
 namespace gsa::bench {
 

@@ -1,6 +1,5 @@
 // gsa_bench_train: how fast a training step is, whole: forward, loss, backward, gradient norm, AdamW. See
 // --help and docs/benchmarks/README.md.
-#include <torch/torch.h>
 
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -22,6 +21,7 @@
 #include "gsa/error.h"
 #include "nn/device.h"
 #include "nn/model_io.h"
+#include "nn/torch.h"
 #include "steps.h"
 #include "train/trainer.h"
 

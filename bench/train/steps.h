@@ -2,8 +2,6 @@
 // guards and logs.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "nn/model.h"
+#include "nn/torch.h"
 #include "train/adamw.h"
 
 namespace gsa::bench {

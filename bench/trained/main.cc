@@ -1,6 +1,5 @@
 // gsa_bench_tensors: runs a text through a model and writes what chosen layers' attention worked on, so that
 // benchmarks need not make up their inputs. See --help and docs/benchmarks/README.md.
-#include <torch/torch.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "nn/device.h"
 #include "nn/evaluation_mode.h"
 #include "nn/model_io.h"
+#include "nn/torch.h"
 #include "overlap.h"
 #include "text_window.h"
 #include "torch/tensor_checks.h"

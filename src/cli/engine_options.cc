@@ -1,4 +1,3 @@
-#include <torch/torch.h>
 
 #include "cli/engine_options.h"
 
@@ -7,6 +6,7 @@
 #include "cli/checks.h"
 #include "core/usage_error.h"
 #include "nn/device.h"
+#include "nn/torch.h"
 #include "torch/threads.h"
 
 namespace gsa::cli {

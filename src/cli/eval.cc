@@ -1,5 +1,4 @@
 // gsa eval: perplexity, attention sinks and the quality of the selection of a model on a text.
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +26,7 @@
 #include "model/weight_files.h"
 #include "nn/device.h"
 #include "nn/model_io.h"
+#include "nn/torch.h"
 #include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
 #include "torch/threads.h"

@@ -1,5 +1,4 @@
 // gsa generate: text from a model folder.
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "kernels/decode/decode.h"
 #include "model/cost.h"
 #include "nn/model_io.h"
+#include "nn/torch.h"
 #include "torch/threads.h"
 
 namespace gsa::cli {

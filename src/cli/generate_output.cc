@@ -1,4 +1,3 @@
-#include <torch/torch.h>
 
 #include "cli/generate_output.h"
 
@@ -11,6 +10,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "gsa/error.h"
+#include "nn/torch.h"
 
 namespace gsa::cli {
 namespace {

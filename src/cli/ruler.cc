@@ -1,5 +1,4 @@
 // gsa ruler: the thirteen tasks of RULER at any lengths.
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,6 +25,7 @@
 #include "core/usage_error.h"
 #include "infer/generate_shared.h"
 #include "nn/model_io.h"
+#include "nn/torch.h"
 #include "ruler/report.h"
 #include "ruler/run.h"
 #include "torch/parallel.h"

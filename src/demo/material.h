@@ -1,8 +1,6 @@
 // What the demo learns from and is asked: stories, their tokenizer, and needles in them.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "data/tokenizer.h"
 #include "demo/results.h"
 #include "eval/recall.h"
+#include "nn/torch.h"
 
 namespace gsa::demo {
 

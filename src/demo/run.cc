@@ -1,7 +1,5 @@
 #include "demo/run.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -19,6 +17,7 @@
 #include "eval/recall.h"
 #include "infer/generate.h"
 #include "model/cost.h"
+#include "nn/torch.h"
 #include "torch/threads.h"
 #include "train/trainer.h"
 

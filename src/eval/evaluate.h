@@ -5,8 +5,6 @@
 //   1024}}); report.perplexity->per_token();
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "eval/sinks.h"
 #include "eval/windows.h"
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

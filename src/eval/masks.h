@@ -2,12 +2,11 @@
 // queries at a time, so memory stays linear in the length.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <array>
 #include <cstdint>
 
 #include "nn/attention.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

@@ -8,12 +8,11 @@
 // memory stays linear in the length.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "eval/masks.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

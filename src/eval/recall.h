@@ -2,14 +2,13 @@
 // the place where it stands?
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

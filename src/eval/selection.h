@@ -6,8 +6,6 @@
 // hidden states of dense attention.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "eval/masks.h"
 #include "eval/oracle.h"
 #include "model/model_config.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

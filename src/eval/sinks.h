@@ -5,14 +5,13 @@
 // does not select that key. The first query, which sees nothing else, is left out of the mean.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "eval/masks.h"
 #include "model/model_config.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

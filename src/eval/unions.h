@@ -1,11 +1,10 @@
 // Keys that tiles of neighbouring queries select together, counted in bit masks.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <array>
 
 #include "eval/masks.h"
+#include "nn/torch.h"
 
 namespace gsa::eval {
 

@@ -8,8 +8,6 @@
 // with the numbers, before anything has changed.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,6 +17,7 @@
 
 #include "infer/core/cache_shape.h"
 #include "infer/core/page_pool.h"
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::infer {

@@ -10,8 +10,6 @@
 // into chunks and whatever else is in the batch, attention gives the same bits.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -23,6 +21,7 @@
 #include "infer/cache.h"
 #include "infer/weights.h"
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 

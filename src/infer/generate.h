@@ -7,8 +7,6 @@
 // enter into sampling.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -18,6 +16,7 @@
 #include "data/tokenizer.h"
 #include "infer/core/sampling.h"
 #include "infer/engine.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 

@@ -1,4 +1,3 @@
-#include <torch/torch.h>
 
 #include "infer/generate_shared.h"
 
@@ -9,6 +8,7 @@
 
 #include "gsa/error.h"
 #include "kernels/decode/decode.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 namespace {

@@ -2,8 +2,6 @@
 // attends to what the cache then holds of its sequence.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "nn/indexer.h"
 #include "nn/rope.h"
 #include "nn/sequence_plan.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 

@@ -2,8 +2,6 @@
 // Tokens, positions, slots, lengths and page tables lie in device memory that is filled before each replay.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +11,7 @@
 
 #include "infer/cuda_graph.h"
 #include "infer/network.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 

@@ -2,12 +2,11 @@
 // step is bound by reading them and by the number of kernels.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 

@@ -8,8 +8,6 @@
 // o_proj.weight, indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias}.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <functional>
 #include <optional>
 
@@ -18,6 +16,7 @@
 #include "nn/indexer.h"
 #include "nn/rope.h"
 #include "nn/sequence_plan.h"
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

@@ -7,7 +7,7 @@
 // sum.
 #pragma once
 
-#include <torch/torch.h>
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

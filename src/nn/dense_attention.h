@@ -10,9 +10,8 @@
 // forward pass.
 #pragma once
 
-#include <torch/torch.h>
-
 #include "nn/sequence_plan.h"
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {

@@ -1,12 +1,12 @@
 #include "nn/device.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <fstream>
 
 #include "gsa/error.h"
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {

@@ -7,13 +7,12 @@
 // Its input is detached: the indexer learns from its own loss, and that loss reaches nothing else.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <functional>
 #include <optional>
 
 #include "model/config.h"
 #include "nn/rope.h"
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {

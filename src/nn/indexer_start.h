@@ -16,12 +16,11 @@
 // so sigmoids start in their steep part.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "model/config.h"
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

@@ -2,9 +2,9 @@
 // and its gradient is one product instead of a sum of several.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <vector>
+
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

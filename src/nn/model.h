@@ -13,8 +13,6 @@
 // [T, .] accordingly.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,6 +21,7 @@
 #include "model/model_config.h"
 #include "nn/attention.h"
 #include "nn/cross_entropy.h"
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {

@@ -8,8 +8,6 @@
 // one of the model's must be there; anything else is a gsa::Error that names file and tensor.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -17,6 +15,7 @@
 
 #include "gsa/dtype.h"
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

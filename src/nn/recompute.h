@@ -2,10 +2,10 @@
 // pass.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <functional>
 #include <vector>
+
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

@@ -10,11 +10,10 @@
 //   w_i <- w_i (1 - ramp_i) + w_i / factor * ramp_i
 #pragma once
 
-#include <torch/torch.h>
-
 #include <vector>
 
 #include "model/config.h"
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

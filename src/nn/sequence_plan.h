@@ -3,14 +3,13 @@
 // model makes it once (on a GPU each copy of such a list to the device would be a wait).
 #pragma once
 
-#include <torch/torch.h>
-
 #include <optional>
 #include <vector>
 
 #include "model/config.h"
 #include "model/phase.h"
 #include "nn/rope.h"
+#include "nn/torch.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {

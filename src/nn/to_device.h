@@ -1,7 +1,7 @@
 // Numbers made on the host, on their way to a device.
 #pragma once
 
-#include <torch/torch.h>
+#include "nn/torch.h"
 
 namespace gsa::nn {
 

@@ -7,13 +7,12 @@
 // dense phase) starts with its own bias correction when it begins to learn.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::train {
 

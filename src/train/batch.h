@@ -1,13 +1,12 @@
 // Rows of a packer as tensors: all rows of a micro-batch, packed, with the borders of their documents.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "data/packer.h"
+#include "nn/torch.h"
 
 namespace gsa::train {
 

@@ -10,8 +10,6 @@
 // newest, which is a model folder too.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -21,6 +19,7 @@
 
 #include "core/folder_lock.h"
 #include "core/json.h"
+#include "nn/torch.h"
 
 namespace gsa::train {
 

@@ -11,8 +11,6 @@
 // that is resumed draws the same.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -24,6 +22,7 @@
 #include "data/packer.h"
 #include "data/tokenizer.h"
 #include "nn/model.h"
+#include "nn/torch.h"
 #include "train/adamw.h"
 #include "train/batch.h"
 #include "train/checkpoint.h"

@@ -1,10 +1,9 @@
 #include "train/trainer_state.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 
 #include "core/usage_error.h"
+#include "nn/torch.h"
 
 namespace gsa::train {
 namespace {

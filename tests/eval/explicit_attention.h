@@ -1,8 +1,6 @@
 // One layer's attention as whole matrices, from what the layer worked on: plain loops, quadratic memory.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -11,6 +9,7 @@
 
 #include "eval/oracle.h"
 #include "nn/attention.h"
+#include "nn/torch.h"
 
 namespace gsa::eval::testing {
 

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <vector>
 
 #include "infer/engine.h"
 #include "nn/small_models.h"
+#include "nn/torch.h"
 
 namespace gsa::infer::testing {
 

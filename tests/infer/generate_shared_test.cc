@@ -1,5 +1,4 @@
 // Prompts that begin alike: the texts of each alone, for less work and memory.
-#include <torch/torch.h>
 
 #include "infer/generate_shared.h"
 
@@ -8,6 +7,7 @@
 #include "infer/engines.h"
 #include "infer/text_model.h"
 #include "model/errors.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 namespace {

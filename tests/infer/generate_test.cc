@@ -1,4 +1,3 @@
-#include <torch/torch.h>
 
 #include "infer/generate.h"
 
@@ -11,6 +10,7 @@
 #include "gsa/error.h"
 #include "infer/text_model.h"
 #include "model/errors.h"
+#include "nn/torch.h"
 
 namespace gsa::infer {
 namespace {

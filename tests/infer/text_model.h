@@ -1,10 +1,9 @@
 // A small model with random weights that reads and writes bytes, for the tests of generated text.
 #pragma once
 
-#include <torch/torch.h>
-
 #include "data/tokenizer.h"
 #include "nn/model.h"
+#include "nn/torch.h"
 
 namespace gsa::infer::testing {
 

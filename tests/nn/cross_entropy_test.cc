@@ -2,11 +2,12 @@
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 
 #include <string>
 
 #include "gsa/error.h"
+#include "nn/torch.h"
 
 namespace gsa::nn {
 namespace {

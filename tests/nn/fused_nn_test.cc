@@ -1,10 +1,10 @@
 // Projections that run as one product, and dense attention by the device's own kernels.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "gsa/error.h"
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
+#include "nn/torch.h"
 #include "small_models.h"
 #include "torch/ops.h"
 

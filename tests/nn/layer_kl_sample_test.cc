@@ -1,6 +1,5 @@
 // The indexer's loss over all keys in the sparse phase, and of a sample of the queries.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "gsa/tensor_view.h"
 #include "model/errors.h"
 #include "nn/attention.h"
+#include "nn/torch.h"
 #include "reference.h"
 #include "small_layers.h"
 #include "small_models.h"

@@ -1,7 +1,6 @@
 // Shapes, packing, causality bit for bit, types, and what is refused.
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <functional>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "gsa/error.h"
 #include "nn/attention.h"
+#include "nn/torch.h"
 #include "small_layers.h"
 
 namespace gsa::nn::testing {

@@ -1,6 +1,7 @@
 // Who learns from what, the phases, and the running mean of the variance.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
 
 #include <limits>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "gsa/error.h"
 #include "nn/attention.h"
+#include "nn/torch.h"
 #include "reference.h"
 #include "small_layers.h"
 

@@ -1,12 +1,12 @@
 // The module against the plain float64 reference, against finite differences and against torch's own
 // attention.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <string>
 
 #include "nn/attention.h"
+#include "nn/torch.h"
 #include "reference.h"
 #include "small_layers.h"
 

@@ -2,7 +2,6 @@
 #include "nn/model_io.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cstring>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include "core/safetensors.h"
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "nn/torch.h"
 #include "small_models.h"
 
 namespace gsa::nn::testing {

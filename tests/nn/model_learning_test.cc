@@ -1,13 +1,14 @@
 // Who learns from what in a whole model, the phases, and activations that are computed twice.
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
 
 #include <string>
 #include <vector>
 
 #include "gsa/error.h"
 #include "nn/model.h"
+#include "nn/torch.h"
 #include "small_models.h"
 
 namespace gsa::nn::testing {

@@ -2,13 +2,14 @@
 #include "nn/model.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 
 #include <set>
 #include <string>
 
 #include "gsa/error.h"
 #include "model/cost.h"
+#include "nn/torch.h"
 #include "small_models.h"
 
 namespace gsa::nn::testing {

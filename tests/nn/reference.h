@@ -3,8 +3,6 @@
 // gradients.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cmath>
 #include <limits>
 #include <map>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "nn/attention.h"
+#include "nn/torch.h"
 
 namespace gsa::nn::testing {
 

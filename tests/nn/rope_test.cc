@@ -1,7 +1,7 @@
 #include "nn/rope.h"
+#include "nn/torch.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <vector>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <functional>
 #include <ostream>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "nn/attention.h"
+#include "nn/torch.h"
 
 namespace gsa::nn::testing {
 

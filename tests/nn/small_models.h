@@ -1,12 +1,11 @@
 // Small models for tests, on the layers of small_layers.h.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <string>
 #include <vector>
 
 #include "nn/model.h"
+#include "nn/torch.h"
 #include "small_layers.h"
 
 namespace gsa::nn::testing {

@@ -1,5 +1,6 @@
 // Schedules, guards, the optimiser, batches, and the two logs.
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 
 #include <bit>
 #include <cmath>
