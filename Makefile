@@ -4,6 +4,7 @@
 #   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
 #   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), gsa paper (paper), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
 #   TEXT=file              what bench-trained trains on
+#   MODEL=folder           what bench-serve serves
 #   JOBS=n                 compiler processes, default: one a core
 #   PACKAGES="..."         Debian packages for deps
 
@@ -36,7 +37,7 @@ help: ## list the targets (default)
 
 # ---- Set-up
 
-.PHONY: packages setup configure build
+.PHONY: packages setup configure programs build
 packages:
 	@tools/setup_system.sh $(if $(PYTHON),,--venv)
 
@@ -51,8 +52,11 @@ configure: setup
 	  echo "$$key" >$(BUILD)/.configured; \
 	fi
 
-build: configure ## build everything
+programs: configure  # what the tests need
 	@cmake --build --preset $(PRESET) -j $(JOBS)
+
+build: configure ## build everything
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target all benchmarks
 
 .PHONY: deps
 deps: ## unpack libraries into .deps without root, also for a machine that is cut off (PACKAGES="...")
@@ -74,8 +78,8 @@ paper: configure ## train the paper's systems and write its tables into build/pa
 
 # ---- Tests and checks
 
-.PHONY: test retest pytest sanitize format format-check
-test: build ## set up, build, run every test (ARGS="-R kernels" for one suite)
+.PHONY: test retest pytest clients sanitize format format-check
+test: programs ## set up, build, run every test (ARGS="-R kernels" for one suite)
 	@key=$$(tools/state_key.sh $(INTERPRETER)); passed=$(BUILD)/.passed; \
 	if [ -z "$(ARGS)" ] && [ "$$key" = "$$(head -n 1 $$passed 2>/dev/null)" ]; then \
 	  tail -n +2 $$passed; \
@@ -93,29 +97,54 @@ retest: ## every test again, changed or not
 	@rm -f $(BUILD)/.passed
 	@$(MAKE) --no-print-directory test $(if $(PYTHON),PYTHON=$(PYTHON))
 
-pytest: build ## the Python tests alone (ARGS="-k name")
-	@GSA_LIBRARY=$(BUILD)/libgsa.so GSA_PROGRAM=$(BUILD)/bin/gsa PYTHONDONTWRITEBYTECODE=1 \
+pytest: programs ## the Python tests alone (ARGS="-k name")
+	@GSA_BUILD=$(BUILD) GSA_LIBRARY=$(BUILD)/libgsa.so GSA_PROGRAM=$(BUILD)/bin/gsa PYTHONDONTWRITEBYTECODE=1 \
 	  PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}.deps/python" \
-	  $(INTERPRETER) -m pytest -p no:cacheprovider tests/torch tests/program $(ARGS)
+	  $(INTERPRETER) -m pytest -p no:cacheprovider tests/torch tests/program tests/python tests/package $(ARGS)
 
-sanitize: packages ## kernels, file parsers and the fuzzer's corpus under AddressSanitizer and UndefinedBehaviorSanitizer
+clients: programs ## tests of programs of others: lm-eval, Trainer, openai, a browser; installs them first (650 MB, Chromium)
+	@tools/setup_system.sh --browser
+	@$(INTERPRETER) -c 'import torch; print(f"torch=={torch.__version__}")' >$(BUILD)/torch.txt
+	@$(INTERPRETER) -m pip install --disable-pip-version-check --no-input --quiet \
+	  -c $(BUILD)/torch.txt -r tools/requirements-clients.txt
+	@export GSA_BUILD=$(BUILD) GSA_LIBRARY=$(BUILD)/libgsa.so GSA_PROGRAM=$(BUILD)/bin/gsa PYTHONDONTWRITEBYTECODE=1; \
+	pytest="$(INTERPRETER) -m pytest -p no:cacheprovider -rs"; \
+	$$pytest tests/python/test_lm_eval.py tests/python/test_trainer.py $(ARGS); \
+	$$pytest tests/clients $(ARGS); \
+	$$pytest tests/browser $(ARGS)
+
+sanitize: packages ## kernels, file parsers, the server and the fuzzer's corpus under AddressSanitizer and UndefinedBehaviorSanitizer
 	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
 	@cmake --build --preset sanitize -j $(JOBS)
 	@ctest --preset sanitize
 	@echo "make sanitize: clean"
 
-.PHONY: fuzz
-fuzz: packages ## fuzz the parsers of files under the sanitizers (ARGS="--seconds 600 --seed 7 --keep")
+.PHONY: fuzz fuzz-serve
+fuzz: packages ## fuzz the parsers of files under the sanitizers (ARGS="--seconds 600 --seed 7 --keep"), then the server
 	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
-	@cmake --build --preset sanitize -j $(JOBS) --target gsa_fuzz
+	@cmake --build --preset sanitize -j $(JOBS) --target gsa_fuzz gsa_serve_fuzz
 	@cd build/sanitize && UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./gsa_fuzz run ../../tests/corpus $(ARGS)
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/sanitize/gsa_serve_fuzz
 	@echo "make fuzz: nothing found"
+
+fuzz-serve: packages ## fuzz the server alone, sockets and all, under the same (ARGS="--requests 200000 --seed 7")
+	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
+	@cmake --build --preset sanitize -j $(JOBS) --target gsa_serve_fuzz
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/sanitize/gsa_serve_fuzz $(ARGS)
+	@echo "make fuzz-serve: nothing found"
 
 format: ## rewrite the sources with clang-format
 	@tools/format.sh fix
 
 format-check: ## say which sources are not formatted
 	@tools/format.sh check
+
+# ---- The Python package
+
+.PHONY: wheel
+wheel: configure ## the Python package with its library, as a wheel in dist/
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_wheel
+	@tools/wheel.sh $(INTERPRETER) $(BUILD) dist
 
 # ---- Programs
 
@@ -143,6 +172,16 @@ bench-train: configure ## measure whole training steps, on a GPU where there is 
 bench-infer: configure ## measure prefill and decoding beside the standard model (ARGS="--help"; "--device cuda")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench_infer
 	@$(BUILD)/gsa_bench_infer $(ARGS)
+
+.PHONY: bench-serve
+bench-serve: configure ## load gsa serve with MODEL=folder: errors, batching, hang-ups, shared prefixes, decoding (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
+	@$(INTERPRETER) bench/serve.py $(MODEL) --program $(BUILD)/bin/gsa --scratch build --json build/bench-serve.json $(ARGS)
+
+.PHONY: bench-python
+bench-python: configure ## time a token of generate() in Python beside gsa generate, behind 32K tokens (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa gsa_cli
+	@GSA_LIBRARY=$(BUILD)/libgsa.so PYTHONPATH=python $(INTERPRETER) bench/python_generate.py --program $(BUILD)/bin/gsa $(ARGS)
 
 .PHONY: bench-gpu
 bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS="--help")

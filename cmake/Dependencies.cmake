@@ -17,7 +17,7 @@ function(gsa_find target)
     message(FATAL_ERROR "header ${ARG_HEADER} not found: ${missing}")
   endif()
 
-  add_library(gsa::${target} INTERFACE IMPORTED)
+  add_library(gsa::${target} INTERFACE IMPORTED GLOBAL)
   target_include_directories(gsa::${target} SYSTEM INTERFACE "${${prefix}_INCLUDE_DIR}")
 
   foreach(name IN LISTS ARG_LIBRARIES)

@@ -12,7 +12,7 @@ Rules, with the name each finding carries:
     room          in an operator's folder, a room includes of the other rooms only those listed for it in ROOMS, and
                   what runs on the CPU (cpu/, *_cpu.*, *.cc) includes no .cuh
     framework     no torch, ATen, c10 or caffe2 header in include/, src/core, src/data, src/infer/core, src/kernels,
-                  src/model, src/paper, src/plot, src/ruler and their tests
+                  src/model, src/paper, src/plot, src/ruler, src/serve/core, src/serve/http and their tests
     public        include/ includes only the standard library and gsa/ headers, and has no conditional compilation
     path          project includes are written from src/ or include/, never with '..' or from the file's own folder
     unknown       every folder of src/ is a known layer, every folder of an operator a known room
@@ -31,7 +31,8 @@ MAX_LINES = 700
 # three programs of the middle, train may evaluate and evaluation may generate, never the other way. What knows no
 # tensor stands beside: data (text and tokens), model (what of a model is no tensor), infer/core (what of inference is
 # none), plot (charts), ruler (a benchmark's prompts and scores) and paper (tables of what commands of the program came
-# to). demo is a program made of them all.
+# to). The server: serve/http (connections), serve/core (API and scheduler, no tensor), serve (the engine behind them).
+# demo is a program made of them all.
 ALLOWED = {
     "core": set(),
     "data": {"core"},
@@ -47,9 +48,12 @@ ALLOWED = {
     "eval": {"infer", "infer/core", "nn", "torch", "model", "kernels", "plot", "data", "core"},
     "train": {"eval", "infer", "infer/core", "nn", "torch", "model", "kernels", "plot", "data", "core"},
 }
+ALLOWED["serve/http"] = {"core"}
+ALLOWED["serve/core"] = {"serve/http", "infer/core", "model", "kernels", "data", "core"}
+ALLOWED["serve"] = {"serve/core", "serve/http", "infer"} | ALLOWED["infer"]
 ALLOWED["demo"] = {"train"} | ALLOWED["train"]
 ALLOWED["python"] = {"train"} | ALLOWED["train"]
-ALLOWED["cli"] = {"demo", "paper", "ruler"} | ALLOWED["demo"]
+ALLOWED["cli"] = {"demo", "paper", "ruler", "serve", "serve/core", "serve/http"} | ALLOWED["demo"]
 # Folders of src/kernels/ that are no operators, and which others of them they may include.
 SHARED = {"common": set(), "scores": {"common"}, "attention": {"common"}}
 # Folders within an operator's, by who runs what is in them, and which of the others they may include. cuda is what
@@ -66,6 +70,8 @@ FRAMEWORK_FREE = (
     "src/paper/",
     "src/plot/",
     "src/ruler/",
+    "src/serve/core/",
+    "src/serve/http/",
     "tests/data/",
     "tests/infer/core/",
     "tests/kernels/",
@@ -74,6 +80,8 @@ FRAMEWORK_FREE = (
     "tests/plot/",
     "tests/reference/",
     "tests/ruler/",
+    "tests/serve/",
+    "tests/serve_fuzz/",
 )
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 

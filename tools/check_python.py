@@ -1,5 +1,9 @@
-"""Checks that this interpreter has a torch that the project builds against, and pytest."""
+"""Checks that this interpreter has a torch that the project builds against, and pytest.
 
+    check_python.py --installed FILE    only whether the packages of a requirements file are there, in these versions
+"""
+
+import importlib.metadata
 import pathlib
 import re
 import sys
@@ -8,7 +12,23 @@ OLDEST_TORCH = (2, 11)
 DEPS = pathlib.Path(__file__).resolve().parent.parent / ".deps" / "python"
 
 
+def installed(requirements: str) -> bool:
+    for line in pathlib.Path(requirements).read_text(encoding="utf-8").splitlines():
+        name, _, wanted = line.partition("==")
+        if not wanted or line.startswith("#"):
+            continue
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return False
+        if found.split("+")[0] != wanted:
+            return False
+    return True
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["--installed"]:
+        return 0 if installed(sys.argv[2]) else 1
     try:
         import torch
     except ImportError as error:

@@ -14,7 +14,12 @@ nlohmann-json3-dev    required  header   nlohmann/json.hpp
 libcli11-dev          required  header   CLI/CLI.hpp
 libtomlplusplus-dev   required  header   toml++/toml.h
 libsentencepiece-dev  required  header   sentencepiece_processor.h
+libpcre2-dev          required  header   pcre2.h
+libutf8proc-dev       required  header   utf8proc.h
+libboost-dev          required  header   boost/beast/http/parser.hpp
 python3-venv          venv      python   ensurepip,venv
+chromium              browser   command  chromium,chromium-browser,google-chrome
+chromium-driver       browser   command  chromedriver
 ccache                optional  command  ccache
 clang-format          optional  command  clang-format-14,clang-format
 '

@@ -22,7 +22,8 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   exit 1
 fi
 wanted=$(sha256sum <tools/requirements.txt)
-if [ -x $venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$wanted" ] && $venv/bin/python -c '' 2>/dev/null; then
+if [ -x $venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$wanted" ] &&
+  $venv/bin/python tools/check_python.py --installed tools/requirements.txt; then
   exit 0
 fi
 

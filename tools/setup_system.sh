@@ -2,15 +2,19 @@
 # Installs the system packages that the build wants: nothing when all are there, apt as root, else it prints the
 # command to run and stops.
 #
-#   tools/setup_system.sh [--venv]     --venv: Python's venv module is wanted too
+#   tools/setup_system.sh [--venv | --browser]     Python's venv module, or Chromium, is wanted too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/packages.sh
 
-required=$(missing_packages required)
-if [ "${1:-}" = --venv ]; then
-  required=$(echo $required $(missing_packages venv))
-fi
+case "${1:-}" in
+  "" | --venv | --browser) ;;
+  *) echo "[setup] expected --venv or --browser, got $1" >&2; exit 2 ;;
+esac
+also=${1:+$(echo "$1" | cut -c 3-)}
+missing_required() { echo $(missing_packages required) $([ -z "$also" ] || missing_packages "$also"); }
+
+required=$(missing_required)
 optional=$(missing_packages optional)
 tried=.cache/optional-packages-tried  # a machine that cannot have them is asked once, not at every run
 
@@ -44,7 +48,7 @@ if { [ -z "$required" ] || install $required; } && { [ -z "$optional" ] || insta
   exit 0
 fi
 
-required=$(missing_packages required)
+required=$(missing_required)
 if [ -n "$required" ]; then
   {
     echo "[setup] apt-get could not install: $required"

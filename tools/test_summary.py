@@ -15,7 +15,7 @@ import xml.etree.ElementTree as ElementTree
 
 def replay_of(build, report, case) -> str:
     suite, name = case.get("classname"), case.get("name")
-    if report == "pytest" or report.startswith("program"):
+    if report.startswith(("package", "program", "pytest", "python")):
         return f"make pytest ARGS=\"-k '{name}'\""
     return f"{build}/gsa_{report}_tests --gtest_filter='{suite}.{name}'"
 

@@ -120,10 +120,11 @@ std::unique_ptr<Documents> open_documents(const Options& options) {
   const std::filesystem::path folder = options.model.folder;
   if (!options.text.empty()) {
     if (!data::has_tokenizer(folder)) {
-      bad_file(folder.string(),
-               "a tokenizer beside the weights, for --text (tokenizer.model, or a byte model's "
-               "tokenizer_config.json)",
-               "none (--data takes a dataset that brings its own)");
+      bad_file(
+          folder.string(),
+          "a tokenizer beside the weights, for --text (tokenizer.model, tokenizer.json, or a byte model's "
+          "tokenizer_config.json)",
+          "none (--data takes a dataset that brings its own)");
     }
     return file_document(options.text, data::load_tokenizer(folder));
   }

@@ -7,8 +7,18 @@ namespace gsa::cli {
 namespace {
 
 volatile std::sig_atomic_t noted = 0;
+volatile std::sig_atomic_t asked_to_end = 0;  // by SIGINT or SIGTERM
 
-void note(int) { noted = 1; }
+// A second SIGINT or SIGTERM ends the program, whichever of them was the first.
+void note(int signal) {
+  noted = 1;
+  if (signal != SIGINT && signal != SIGTERM) return;
+  if (asked_to_end != 0) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);  // takes effect when this returns
+  }
+  asked_to_end = 1;
+}
 
 void watch(int signal, int flags) {
   struct sigaction action = {};
@@ -20,8 +30,7 @@ void watch(int signal, int flags) {
 }  // namespace
 
 void watch_interrupts() {
-  // The handler is gone after its first call.
-  for (const int signal : {SIGINT, SIGTERM}) watch(signal, static_cast<int>(SA_RESETHAND));
+  for (const int signal : {SIGINT, SIGTERM}) watch(signal, 0);
   // These come several times for one cause: a terminal's end is told by the shell and by the system, SIGXCPU
   // every second. A second one must not cut off what the first has begun.
   for (const int signal : {SIGHUP, SIGXCPU, SIGUSR1}) {

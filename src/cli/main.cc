@@ -27,10 +27,14 @@ Examples
   gsa demo                                          two tiny models, trained and compared in minutes
   gsa tokenize book.txt --output data/book          text to a dataset
   gsa train configs/tiny.toml --set data.train=data/book --set output.folder=runs/book
+  gsa convert Qwen3-0.6B --output qwen3-gsa         a checkpoint of Hugging Face, to be adapted
   gsa eval runs/book/latest --data data/valid       perplexity, sinks, quality of the selection
   gsa ruler runs/book/latest --essays essays.txt    the long-context tasks of RULER
   gsa paper                                         the paper's tables, by models trained here
   gsa generate runs/book/latest --prompt "Once"     go on from a text
+  gsa serve runs/book/latest                        an OpenAI-compatible server, and a page at /
+  gsa inspect-text runs/book/latest --text book.txt --output look.html
+                                                    a page that shows where the model looks
   gsa inspect --preset paper-1.7b --length 131072   parameters and costs of the paper's model at 128K
   gsa inspect --preset small --system standard      the same for a dense model
   gsa inspect path/to/model --json                  of a model folder, for programs
@@ -85,11 +89,14 @@ int main_checked(int argc, char** argv) {
   add_demo(app, run);
   add_tokenize(app, run);
   add_train(app, run);
+  add_convert(app, run);
   add_eval(app, run);
   add_ruler(app, run);
   add_paper(app, run);
   add_generate(app, run);
+  add_serve(app, run);
   add_inspect(app, run);
+  add_inspect_text(app, run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

@@ -65,7 +65,7 @@ void extend_by(ModelConfig& config, double factor) {
                             kMaxDecodeLength, " tokens of the ", config.trained_length(),
                             " the model was trained at, got ", factor));
   }
-  extend(config, factor);
+  checking_option("--extend", [&] { extend(config, factor); });
 }
 
 std::string model_folder(const std::string& folder) {

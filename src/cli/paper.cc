@@ -119,7 +119,7 @@ class Work {
         folder_(fs::absolute(options.output)) {
     check_results(all_steps(), folder_);
     for (const Step& step : plan_) {
-      if (!fs::exists(result_file(step, folder_))) total_ += step.cost;
+      if (!is_done(step, folder_)) total_ += step.cost;
     }
   }
 
@@ -298,14 +298,22 @@ class Work {
   std::vector<paper::Table> tables_;
 };
 
+// Pages of a folder whose steps are done are written without the GPU that made it.
+std::string device_of(const Options& options, const std::vector<Step>& plan) {
+  check_choice("--device", options.device, {"auto", "cpu", "cuda"});
+  const bool done =
+      std::ranges::all_of(plan, [&](const Step& step) { return is_done(step, options.output); });
+  if (done && options.device != "auto") return options.device;
+  return nn::device_by_name(options.device).is_cpu() ? "cpu" : "cuda";
+}
+
 int make_paper(const Options& options) {
   const Scale scale = checking_option("--scale", [&] { return scale_by_name(options.scale); });
   std::vector<Step> plan = checking_option("", [&] {
     return make_plan(
         {.scale = scale, .seeds = options.seeds, .systems = options.systems, .groups = options.tables});
   });
-  check_choice("--device", options.device, {"auto", "cpu", "cuda"});
-  const std::string device = nn::device_by_name(options.device).is_cpu() ? "cpu" : "cuda";
+  const std::string device = device_of(options, plan);
   watch_interrupts();
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
   const Source source(options.data);

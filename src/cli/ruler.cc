@@ -435,9 +435,9 @@ void add_ruler(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("ruler", "the 13 long-context tasks of RULER at any lengths");
   command->footer(kLesson);
   auto options = std::make_shared<Options>();
-  command->add_option(
-      "folder", options->folder,
-      "a model folder, with its tokenizer; with --write a tokenizer.model or the word bytes will do");
+  command->add_option("folder", options->folder,
+                      "a model folder, with its tokenizer; with --write a tokenizer.model, a tokenizer.json "
+                      "or the word bytes will do");
   command->add_option("--tasks", options->tasks, "names between commas; default: all 13")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -40,13 +40,16 @@ opened, once for every file until it changes; --check verifies all of them again
 
 The byte tokenizer (258 ids) needs no training and keeps any input as it is. SentencePiece is trained here with
 --train-tokenizer, or taken from a file (tokenizer.model) or from a dataset or model folder; it reads UTF-8, and bytes
-that are none become U+FFFD.
+that are none become U+FFFD. The tokenizer.json of a Llama, Qwen or Mistral folder, which is read before a
+tokenizer.model, gives the ids that Python's tokenizers gives; special tokens in the text become their ids, bytes that
+are no UTF-8 are kept.
 
 Examples
   gsa tokenize book.txt --output data/book                        bytes, one document
   gsa tokenize a.txt b.txt --split blank-lines --output data/ab   a document ends at a blank line
   gsa tokenize train.jsonl --train-tokenizer 32768 --output data/train
   gsa tokenize valid.jsonl --tokenizer data/train --output data/valid
+  gsa tokenize train.jsonl --tokenizer Llama-3.2-1B --output data/llama    tokenizer.json of a model folder
   zcat *.gz | gsa tokenize - --separator '<|endoftext|>' --output data/web
   gsa tokenize --check --output data/train                        verify every checksum of a dataset
 )";
@@ -232,9 +235,9 @@ void add_tokenize(CLI::App& app, Run& run) {
   command->add_option("-o,--output", options->output, "the dataset's folder")->required();
   command->add_flag("--check", options->check, "read no text; verify the dataset that --output names");
   const char* kTokens = "Tokens";
-  auto* tokenizer =
-      command->add_option("--tokenizer", options->tokenizer,
-                          "the word 'bytes', a SentencePiece file, or a folder that has a tokenizer");
+  auto* tokenizer = command->add_option(
+      "--tokenizer", options->tokenizer,
+      "the word 'bytes', a SentencePiece file, a tokenizer.json, or a folder that has one");
   tokenizer->capture_default_str()->group(kTokens);
   command
       ->add_option("--train-tokenizer", options->train_tokenizer, "train SentencePiece with this many pieces")

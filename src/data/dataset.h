@@ -3,7 +3,7 @@
 //   dataset.json          tokenizer, vocabulary, shards with their counts and checksums; written last
 //   tokens-00000.bin      ids, 2 bytes each where the vocabulary fits, else 4; little endian
 //   documents-00000.bin   for each document of the shard the number of ids up to its end, 8 bytes each
-//   tokenizer.model, tokenizer_config.json
+//   tokenizer.model or tokenizer.json, tokenizer_config.json
 //   .verified.json        which of the files have been read whole and had the right checksum
 //
 // A document is the ids of a text between the tokenizer's marks (bos ... eos). Shards are mapped, not read.

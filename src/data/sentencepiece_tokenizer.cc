@@ -12,6 +12,8 @@
 namespace gsa::data {
 namespace {
 
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 stands for a space in pieces
+
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
@@ -49,7 +51,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (processor_.IsByte(id))
       return {static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16))};  // <0xE2>
     if (processor_.IsUnknown(id)) return decode({&id, 1});
-    constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581 stands for a space in pieces
     std::string bytes;
     for (std::string_view rest = piece; !rest.empty();) {
       const bool space = rest.starts_with(kSpace);
@@ -63,11 +64,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     AtomicFile model(folder / "tokenizer.model");
     model.write(model_);
     model.commit();
-    const OrderedJson config{{"tokenizer_class", "LlamaTokenizer"},
-                             {"bos_token", processor_.IdToPiece(bos())},
-                             {"eos_token", processor_.IdToPiece(eos())},
-                             {"add_bos_token", true},
-                             {"legacy", false}};
+    const OrderedJson config{
+        {"tokenizer_class", "LlamaTokenizer"},      {"bos_token", processor_.IdToPiece(bos())},
+        {"eos_token", processor_.IdToPiece(eos())}, {"add_bos_token", true},
+        {"add_prefix_space", begins_with_space()},  {"legacy", false}};
     AtomicFile file(folder / "tokenizer_config.json");
     file.write(config.dump(2) + "\n");
     file.commit();
@@ -76,6 +76,13 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::uint32_t fingerprint() const override { return crc32c(std::as_bytes(std::span(model_))); }
 
  private:
+  // Whether a text gets a space before it, as transformers takes for granted where nobody says so.
+  bool begins_with_space() const {
+    std::vector<std::string> pieces;
+    const auto status = processor_.Encode("a", &pieces);
+    return status.ok() && !pieces.empty() && pieces.front().starts_with(kSpace);
+  }
+
   void check(std::int32_t id) const {
     if (id >= 0 && id < vocab_size()) return;
     bad_argument("decode", "ids", concat("ids in 0 .. ", vocab_size() - 1), concat(id));

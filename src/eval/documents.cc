@@ -71,7 +71,7 @@ class TextDocuments final : public Documents {
   TextDocuments(const std::string& name, std::unique_ptr<data::Tokenizer> tokenizer)
       : Documents(name, std::move(tokenizer)) {}
 
-  void begin() { ids_.push_back({tokenizer().bos()}); }
+  void begin() { ids_.push_back(tokenizer().beginning()); }
   void append(std::string_view text) { tokenizer().encode(text, ids_.back()); }
   void end() { ids_.back().push_back(tokenizer().eos()); }
 

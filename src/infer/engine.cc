@@ -122,6 +122,7 @@ class Engine::Impl {
 
   PrefillResult prefill(std::span<const Prompt> prompts, const PrefillOptions& options);
   Tensor decode(std::span<const Step> steps);
+  Look look(Sequence& sequence, std::int64_t token);
   void reserve(std::span<const Prompt> prompts, std::int64_t new_tokens);
 
   std::uint32_t fingerprint() {
@@ -276,7 +277,8 @@ PrefillResult Engine::Impl::prefill(std::span<const Prompt> prompts, const Prefi
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto size = static_cast<std::int64_t>(prompts[i].tokens.size());
     total += size;
-    kinds[runs_sparse(prompts[i].sequence->length() + size) ? 1 : 0].push_back(i);
+    const std::int64_t length = std::max(prompts[i].sequence->length() + size, prompts[i].whole_length);
+    kinds[runs_sparse(length) ? 1 : 0].push_back(i);
   }
   std::vector<std::vector<Tensor>> rows(prompts.size());  // of the residual stream, or of logits
   std::vector<std::vector<Tensor>> log_probs(prompts.size());
@@ -370,6 +372,21 @@ Tensor Engine::Impl::decode(std::span<const Step> steps) {
   return logits;
 }
 
+Look Engine::Impl::look(Sequence& sequence, std::int64_t token) {
+  const torch::NoGradGuard no_grad;
+  const Prompt prompt{&sequence, {&token, 1}};
+  reserve({&prompt, 1}, 0);
+  Look look{.position = sequence.length(), .sparse = runs_sparse(sequence.length() + 1), .layers = {}};
+  Pass pass = make_pass({{0, 0, 1}}, {&prompt, 1}, look.sparse);
+  std::vector<std::int64_t> key_slots;
+  cache_.slots(sequence, 0, sequence.length() + 1, key_slots);
+  pass.key_slots = to_device(key_slots, options_.device);
+  ++queries_;
+  network_.forward(pass, cache_, key_sum_, &look.layers);
+  cache_.append(sequence, {&token, 1});
+  return look;
+}
+
 Engine::Engine(Weights weights, const EngineOptions& options)
     : impl_(std::make_unique<Impl>(std::move(weights), options)) {}
 Engine::Engine(const nn::Model& model, const EngineOptions& options)
@@ -398,6 +415,7 @@ Tensor Engine::decode(std::span<const Step> steps) { return impl_->decode(steps)
 Tensor Engine::decode(std::initializer_list<Step> steps) {
   return impl_->decode({steps.begin(), steps.size()});
 }
+Look Engine::look(Sequence& sequence, std::int64_t token) { return impl_->look(sequence, token); }
 
 void Engine::save(const Sequence& sequence, const std::filesystem::path& path) const {
   impl_->cache_.save(sequence, path, impl_->fingerprint());

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "infer/cache.h"
+#include "infer/core/look.h"
 #include "infer/weights.h"
 #include "nn/model.h"
 #include "nn/torch.h"
@@ -45,6 +46,9 @@ struct EngineOptions {
 struct Prompt {
   Sequence* sequence = nullptr;
   std::span<const std::int64_t> tokens;  // at least one
+  // Where a prompt is read in several calls: the length of its sequence behind the last one, by which a model with
+  // dense_below decides for all of them alike. 0: these tokens are all.
+  std::int64_t whole_length = 0;
 };
 
 struct PrefillOptions {
@@ -98,6 +102,10 @@ class Engine {
   // device, valid until the next call.
   at::Tensor decode(std::span<const Step> steps);
   at::Tensor decode(std::initializer_list<Step> steps);
+
+  // Reads the token behind what the sequence holds as decode() does (it becomes part of the sequence; k_t counts), and
+  // tells where each layer looked. Costs a pass over all cached keys, and on a GPU a wait for each layer.
+  Look look(Sequence& sequence, std::int64_t token);
 
   // A sequence as a file, and back. Files of other weights, types or settings are refused.
   void save(const Sequence& sequence, const std::filesystem::path& path) const;

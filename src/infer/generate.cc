@@ -214,8 +214,7 @@ const char* name_of(Ending ending) {
 }
 
 std::vector<std::int64_t> first_tokens(const data::Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::int32_t> ids{tokenizer.bos()};
-  tokenizer.encode(text, ids);
+  const std::vector<std::int32_t> ids = data::prompt_ids(tokenizer, text);
   return {ids.begin(), ids.end()};
 }
 

@@ -66,7 +66,7 @@ struct GenerateResult {
   GenerateTimes times;
 };
 
-// The tokens of a text's beginning: the mark, and what the tokenizer makes of it.
+// data::prompt_ids(), as wide as the engine takes them.
 std::vector<std::int64_t> first_tokens(const data::Tokenizer& tokenizer, std::string_view text);
 
 // Each prompt's tokens go behind what its sequence holds. Afterwards the sequence holds the prompt and the

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "infer/attention_look.h"
 #include "nn/dense_attention.h"
 #include "torch/ops.h"
 
@@ -15,6 +16,7 @@ struct Network::Inputs {
   Tensor q;
   std::optional<ops::IndexerInputs> indexer;  // but for its keys, which lie in the cache
   ops::OptTensor output_gate;                 // the sigmoid's argument
+  ops::OptTensor value_gate;                  // likewise; of values that lie in the cache by then
 };
 
 struct Network::Attended {
@@ -60,9 +62,18 @@ Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Ta
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
   const nn::AttentionConfig& config = weights_.config.attention;
   const InputColumns& columns = weights_.columns;
-  const std::int64_t output_gate =
-      columns.q + columns.k + columns.v + columns.index_q + columns.index_k + columns.value_gate;
+  const std::int64_t value_gate = columns.q + columns.k + columns.v + columns.index_q + columns.index_k;
+  const std::int64_t output_gate = value_gate + columns.value_gate;
   const ops::PagedCache pages = cache.pages(n);
+  if (config.qk_norm) {  // in place: the product is nobody else's
+    const auto norm = [&](const Tensor& weight, std::int64_t begin, std::int64_t width) {
+      const Tensor part = product.narrow(1, begin, width);
+      const Tensor rows = part.reshape({-1, config.head_size});
+      part.copy_(ops::rms_norm(rows, {}, weight, weights_.config.rms_eps).y.view(part.sizes()));
+    };
+    norm(layer.q_norm, 0, columns.q);
+    norm(layer.k_norm, columns.q, columns.k);
+  }
 
   ops::AppendInputs append;
   append.x = product;
@@ -86,6 +97,7 @@ Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Ta
 
   Inputs inputs;
   inputs.q = appended.q;
+  if (columns.value_gate > 0) inputs.value_gate = product.narrow(1, value_gate, columns.value_gate);
   if (columns.output_gate > 0) {
     inputs.output_gate = append.x.narrow(1, output_gate, columns.output_gate);
     if (config.output_gate == nn::GateKind::elementwise) {
@@ -164,7 +176,23 @@ Network::Attended Network::attend_rows(std::int64_t n, const Inputs& inputs, con
   return result;
 }
 
-Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tensor>& key_sum) const {
+LayerLook Network::look(std::int64_t n, const Inputs& inputs, const Attended& attended, const Pass& pass,
+                        const Cache& cache) const {
+  const ops::PagedCache pages = cache.pages(n);
+  const Tensor positions = pass.sparse ? selected_positions(*inputs.indexer, pages, pass.key_slots,
+                                                            attended.k_t.item<std::int64_t>())
+                                       : torch::arange(pass.key_slots.size(0), at::kLong);
+  LayerLook look = layer_look(head_weights(inputs.q.squeeze(0), pages, pass.key_slots, positions), positions);
+  const auto mean = [](const ops::OptTensor& gate) {
+    return gate ? gate->to(at::kDouble).sigmoid().mean().item<double>() : 1.0;
+  };
+  look.value_gate = mean(inputs.value_gate);
+  look.output_gate = mean(inputs.output_gate);
+  return look;
+}
+
+Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tensor>& key_sum,
+                        std::vector<LayerLook>* looks) const {
   const double eps = weights_.config.rms_eps;
   const std::int64_t tokens = pass.tokens.size(0);
   const bool skinny = skinny_linear_serves(tokens);
@@ -194,6 +222,7 @@ Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tens
       const Attended result = pass.parts.empty() ? attend_rows(index, inputs, pass, cache)
                                                  : attend_pages(index, inputs, pass, cache);
       if (key_sum) key_sum->add_(result.k_t.sum(at::kLong));
+      if (looks != nullptr) looks->push_back(look(index, inputs, result, pass, cache));
       attended = result.out.reshape({tokens, -1});
     }
     if (skinny) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "infer/cache.h"
+#include "infer/core/look.h"
 #include "infer/weights.h"
 #include "nn/indexer.h"
 #include "nn/rope.h"
@@ -40,8 +41,10 @@ class Network {
   const Weights& weights() const { return weights_; }
 
   // The residual stream behind the last block, [T, d_model]. key_sum: 0-dim int64, to which every k_t of
-  // every layer is added. Nothing in here waits for a GPU, so that a pass over pages can be captured.
-  at::Tensor forward(const Pass& pass, Cache& cache, const std::optional<at::Tensor>& key_sum) const;
+  // every layer is added. Nothing in here waits for a GPU, so that a pass over pages can be captured; but for looks,
+  // which get where each layer looked: of a pass over pages of one token, with its sequence's key_slots.
+  at::Tensor forward(const Pass& pass, Cache& cache, const std::optional<at::Tensor>& key_sum,
+                     std::vector<LayerLook>* looks = nullptr) const;
 
   // float32 (float64 for float64 weights) [rows, vocab_size]; residual [rows, d_model].
   at::Tensor logits(const at::Tensor& residual) const;
@@ -59,6 +62,8 @@ class Network {
   struct Attended;
   Attended attend_pages(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache) const;
   Attended attend_rows(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache) const;
+  LayerLook look(std::int64_t n, const Inputs& inputs, const Attended& attended, const Pass& pass,
+                 const Cache& cache) const;
 
   Weights weights_;
   nn::Rope rope_;

@@ -57,7 +57,13 @@ LayerWeights take_layer(const nn::Block& block, const InputColumns& columns, con
   const auto none = [&](std::int64_t rows) {
     return torch::zeros({rows}, torch::dtype(options.dtype).device(options.device));
   };
-  std::vector<Tensor> bias = {none(columns.q + columns.k + columns.v + columns.index_q + columns.index_k)};
+  std::vector<Tensor> bias;
+  if (attention->config().qkv_bias) {
+    bias = {attention->q_proj->bias, attention->k_proj->bias, attention->v_proj->bias,
+            none(columns.index_q + columns.index_k)};
+  } else {
+    bias = {none(columns.q + columns.k + columns.v + columns.index_q + columns.index_k)};
+  }
   if (options.selects) {
     input.push_back(attention->indexer->wq->weight);
     input.push_back(attention->indexer->wk->weight);
@@ -76,6 +82,10 @@ LayerWeights take_layer(const nn::Block& block, const InputColumns& columns, con
   layer.down = take.one(block->mlp->down_proj->weight);
   layer.input_norm = take.one(block->input_layernorm->weight);
   layer.post_norm = take.one(block->post_attention_layernorm->weight);
+  if (attention->config().qk_norm) {
+    layer.q_norm = take.one(attention->q_norm->weight);
+    layer.k_norm = take.one(attention->k_norm->weight);
+  }
   if (options.selects) {
     if (attention->indexer->bias.defined()) layer.index_bias = take.one(attention->indexer->bias);
     layer.mean_variance = attention->indexer->mean_variance.detach().to(options.device).clone();
@@ -102,7 +112,7 @@ void for_each_tensor(const Weights& weights, const Visit& visit) {
   for (const LayerWeights& layer : weights.layers) {
     for (const Tensor& tensor :
          {layer.input_norm, layer.post_norm, layer.input, layer.input_bias, layer.output, layer.gate_up,
-          layer.down, layer.index_bias, layer.mean_variance}) {
+          layer.down, layer.index_bias, layer.mean_variance, layer.q_norm, layer.k_norm}) {
       visit(tensor);
     }
   }

@@ -22,12 +22,13 @@ InputColumns input_columns(const nn::AttentionConfig& config, bool selects);
 struct LayerWeights {
   at::Tensor input_norm, post_norm;  // [d_model]
   at::Tensor input;                  // [columns.total, d_model]
-  at::Tensor input_bias;             // [columns.total], zero but for the gates; undefined without gates
-  at::Tensor output;                 // [d_model, heads * head_size]
-  at::Tensor gate_up;                // [2 * intermediate, d_model]
-  at::Tensor down;                   // [d_model, intermediate]
-  at::Tensor index_bias;             // [H_I]; undefined for the ReLU form and without selection
-  at::Tensor mean_variance;          // float64, one element; undefined without selection
+  at::Tensor input_bias;  // [columns.total], zero but for qkv_bias and the gates; undefined without either
+  at::Tensor q_norm, k_norm;  // [head_size]; undefined without qk_norm
+  at::Tensor output;          // [d_model, heads * head_size]
+  at::Tensor gate_up;         // [2 * intermediate, d_model]
+  at::Tensor down;            // [d_model, intermediate]
+  at::Tensor index_bias;      // [H_I]; undefined for the ReLU form and without selection
+  at::Tensor mean_variance;   // float64, one element; undefined without selection
 };
 
 struct Weights {

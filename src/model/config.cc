@@ -35,6 +35,20 @@ void validate_rope(const RopeConfig& rope) {
   require(yarn.beta_fast > yarn.beta_slow && std::isfinite(yarn.beta_fast), "rope.yarn.beta_fast",
           concat("a finite number above beta_slow (", yarn.beta_slow, ")"), yarn.beta_fast);
   if (yarn.attention_factor) require_positive("rope.yarn.attention_factor", *yarn.attention_factor);
+  require(rope.linear_factor >= 1 && std::isfinite(rope.linear_factor), "rope.linear_factor",
+          "a finite number, 1 or more", rope.linear_factor);
+  const Llama3RopeConfig& llama3 = rope.llama3;
+  require(llama3.factor >= 1 && std::isfinite(llama3.factor), "rope.llama3.factor",
+          "a finite number, 1 or more", llama3.factor);
+  require_positive("rope.llama3.low_freq_factor", llama3.low_freq_factor);
+  require(llama3.high_freq_factor > llama3.low_freq_factor && std::isfinite(llama3.high_freq_factor),
+          "rope.llama3.high_freq_factor",
+          concat("a finite number above low_freq_factor (", llama3.low_freq_factor, ")"),
+          llama3.high_freq_factor);
+  require(llama3.original_length > 0, "rope.llama3.original_length", "a positive number",
+          llama3.original_length);
+  const int scalings = int{rope.has_yarn()} + int{rope.linear_factor != 1} + int{llama3.factor != 1};
+  require(scalings <= 1, "rope", "one of YaRN, linear and llama3 scaling", scalings);
 }
 
 void validate_indexer(const IndexerConfig& indexer) {
@@ -165,7 +179,8 @@ void AttentionConfig::validate() const {
 std::string AttentionConfig::describe() const {
   std::ostringstream out;
   out << "model      d_model " << d_model << ", " << heads << " query heads, " << kv_heads
-      << " key/value heads of " << head_size << '\n';
+      << " key/value heads of " << head_size << (qkv_bias ? ", biases of q, k and v" : "")
+      << (qk_norm ? ", RMSNorm of q and k" : "") << '\n';
   if (sparse) {
     out << "attention  sparse, " << name_of(budget.mode) << " budget, k " << budget.base;
     if (budget.mode != BudgetMode::fixed) out << " in [" << budget.min << ", " << budget.max << ']';
@@ -183,6 +198,11 @@ std::string AttentionConfig::describe() const {
     out << ", YaRN x " << rope.yarn.factor << " over " << rope.yarn.original_length << " tokens (beta "
         << rope.yarn.beta_fast << ", " << rope.yarn.beta_slow << "; attention factor "
         << attention_factor(rope.yarn) << ')';
+  }
+  if (rope.linear_factor != 1) out << ", linear scaling x " << rope.linear_factor;
+  if (rope.llama3.factor != 1) {
+    out << ", llama3 scaling x " << rope.llama3.factor << " over " << rope.llama3.original_length
+        << " tokens (" << rope.llama3.low_freq_factor << ", " << rope.llama3.high_freq_factor << ')';
   }
   out << "\ninit       std " << init_std;
   if (value_gate != GateKind::none || output_gate != GateKind::none) out << ", gates " << gate_init_std;

@@ -25,11 +25,27 @@ struct YarnConfig {
   double beta_slow = 1;   // those that rotate less often are interpolated entirely
   // Multiplies rotated queries and keys. Absent: 0.1 ln(factor) + 1.
   std::optional<double> attention_factor = std::nullopt;
+  bool truncate = true;  // the ramp between the two begins and ends at whole dimensions
 };
 
+// Llama 3.1's: dimensions that rotate less often than low_freq_factor times over the original length are
+// interpolated entirely, those that do more often than high_freq_factor times keep their frequency. factor 1
+// is plain RoPE.
+struct Llama3RopeConfig {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  std::int64_t original_length = 8192;
+};
+
+// At most one of the three scalings.
 struct RopeConfig {
   double theta = 10000;
   YarnConfig yarn;
+  double linear_factor = 1;  // divides every frequency
+  Llama3RopeConfig llama3;
+
+  bool has_yarn() const { return yarn.factor != 1 || yarn.attention_factor.has_value(); }
 };
 
 // softmax(I / value) in the indexer's loss; the selection never sees it. Sums of sigmoids are bounded, so at
@@ -66,6 +82,9 @@ struct AttentionConfig {
   std::int64_t heads = 32;
   std::int64_t kv_heads = 8;
   std::int64_t head_size = 128;  // 2 .. 256, even (RoPE rotates pairs)
+
+  bool qkv_bias = false;  // q_proj, k_proj and v_proj have biases (Qwen2)
+  bool qk_norm = false;   // RMSNorm of every head of q and k before RoPE (Qwen3)
 
   bool sparse = true;     // false: no indexer, dense causal attention
   IndexerConfig indexer;  // not read when sparse is false, nor is budget

@@ -32,6 +32,36 @@ void visit_llama_keys(Config& c, Visitor& v) {
   v.optional_boolean("tie_word_embeddings", c.tie_embeddings);
 }
 
+// The families of Hugging Face. Mistral without a window is a Llama by another name.
+struct Family {
+  const char* type;
+  const char* architecture;
+  bool qkv_bias, qk_norm, mistral;
+  // Where a file leaves them out; 0: as many as heads, and heads that share hidden_size evenly.
+  std::int64_t kv_heads, head_size;
+};
+
+constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", false, false, false, 0, 0},
+                                {"mistral", "MistralForCausalLM", false, false, true, 8, 0},
+                                {"qwen2", "Qwen2ForCausalLM", true, false, false, 32, 0},
+                                {"qwen3", "Qwen3ForCausalLM", false, true, false, 32, 128}};
+
+// By which transformers knows a model that is no family's (python/gated_sparse_attention), and the name of
+// before.
+constexpr const char* kOurType = "gated_sparse_attention";
+constexpr const char* kOurArchitecture = "GatedSparseAttentionForCausalLM";
+constexpr const char* kOurOldType = "gsa";
+
+// Of a standard model; null: none has its parts, which only a file of ours can say.
+const Family* family_of(const ModelConfig& config) {
+  const AttentionConfig& a = config.attention;
+  const bool mistral = config.mistral && !a.qkv_bias && !a.qk_norm;
+  const auto* const found = std::ranges::find_if(kFamilies, [&](const Family& family) {
+    return family.qkv_bias == a.qkv_bias && family.qk_norm == a.qk_norm && family.mistral == mistral;
+  });
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
 template <typename Config, typename Visitor>
 void visit_gsa_keys(Config& c, Visitor& v) {
   auto& a = c.attention;
@@ -67,18 +97,27 @@ constexpr double kAbsentTemperature = 1;
 template <typename Yarn, typename Visitor>
 void visit_yarn_keys(Yarn& yarn, Visitor& v) {
   v.real("factor", yarn.factor);
-  v.integer("original_max_position_embeddings", yarn.original_length);
+  v.optional_integer("original_max_position_embeddings", yarn.original_length);
   v.optional_real("beta_fast", yarn.beta_fast);
   v.optional_real("beta_slow", yarn.beta_slow);
 }
 
+template <typename Llama3, typename Visitor>
+void visit_llama3_keys(Llama3& llama3, Visitor& v) {
+  v.real("factor", llama3.factor);
+  v.real("low_freq_factor", llama3.low_freq_factor);
+  v.real("high_freq_factor", llama3.high_freq_factor);
+  v.optional_integer("original_max_position_embeddings", llama3.original_length);
+}
+
 // Keys that change nothing here: about generation, training elsewhere, or the program that wrote the file.
 const std::set<std::string>& keys_without_meaning() {
-  static const std::set<std::string> keys = {"_name_or_path",
+  static const std::set<std::string> keys = {"_attn_implementation",
+                                             "_attn_implementation_autoset",
+                                             "_name_or_path",
                                              "architectures",
                                              "attention_dropout",
                                              "attn_implementation",
-                                             "_attn_implementation",
                                              "auto_map",
                                              "bad_words_ids",
                                              "begin_suppress_tokens",
@@ -96,6 +135,7 @@ const std::set<std::string>& keys_without_meaning() {
                                              "id2label",
                                              "is_decoder",
                                              "is_encoder_decoder",
+                                             "is_llama_config",
                                              "label2id",
                                              "length_penalty",
                                              "max_length",
@@ -126,8 +166,12 @@ const std::set<std::string>& keys_without_meaning() {
                                              "top_k",
                                              "top_p",
                                              "torchscript",
+                                             "transformers.js_config",
                                              "transformers_version",
                                              "typical_p",
+                                             "unk_token_id",
+                                             "unsloth_fixed",
+                                             "unsloth_version",
                                              "use_bfloat16",
                                              "use_cache"};
   return keys;
@@ -137,7 +181,8 @@ const std::set<std::string>& keys_without_meaning() {
 const std::map<std::string, Json>& keys_of_one_value() {
   static const std::map<std::string, Json> keys = {
       {"hidden_act", "silu"},         {"attention_bias", false},   {"mlp_bias", false},
-      {"add_cross_attention", false}, {"sliding_window", nullptr}, {"quantization_config", nullptr}};
+      {"add_cross_attention", false}, {"sliding_window", nullptr}, {"quantization_config", nullptr},
+      {"rope_interleaved", false},    {"use_mrope", false}};
   return keys;
 }
 
@@ -253,8 +298,27 @@ class Reader {
   std::set<std::string> known_;
 };
 
-// Two shapes are in use: rope_theta and rope_scaling side by side, or one object rope_parameters.
-void read_rope(Reader& top, RopeConfig& rope) {
+void read_yarn(Reader& reader, YarnConfig& yarn, std::int64_t max_positions) {
+  yarn.original_length = max_positions;
+  visit_yarn_keys(yarn, reader);
+  const auto number = [&](const char* key) {
+    double value = 0;
+    reader.optional_real(key, value);
+    return value;
+  };
+  const double mscale = number("mscale"), mscale_all_dim = number("mscale_all_dim");
+  if (reader.present("attention_factor")) {
+    yarn.attention_factor = number("attention_factor");
+  } else if (mscale != 0 && mscale_all_dim != 0) {
+    const double steps = 0.1 * std::log(std::max(yarn.factor, 1.0));
+    yarn.attention_factor = (mscale * steps + 1) / (mscale_all_dim * steps + 1);
+  }
+  reader.optional_boolean("truncate", yarn.truncate);
+}
+
+// Two shapes are in use: rope_theta and rope_scaling side by side, or one object rope_parameters. What was
+// the original length is, where it is not said, the longest that the model is meant for.
+void read_rope(Reader& top, RopeConfig& rope, std::int64_t max_positions) {
   top.optional_real("rope_theta", rope.theta);
   const char* key = top.present("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (top.present("rope_parameters") && top.present("rope_scaling")) {
@@ -270,19 +334,45 @@ void read_rope(Reader& top, RopeConfig& rope) {
   reader.allow("type");  // the older name; where both stand, rope_type counts
   const Json type = reader.present(type_key) ? reader.at(type_key) : Json("default");
   if (type == "yarn") {
-    visit_yarn_keys(rope.yarn, reader);
-    if (reader.present("attention_factor")) {
-      double factor = 1;
-      reader.real("attention_factor", factor);
-      rope.yarn.attention_factor = factor;
-    }
-    bool truncate = true;
-    reader.optional_boolean("truncate", truncate);
-    if (!truncate) reader.bad("truncate", "true", false);
+    read_yarn(reader, rope.yarn, max_positions);
+  } else if (type == "linear") {
+    reader.real("factor", rope.linear_factor);
+  } else if (type == "llama3") {
+    rope.llama3.original_length = max_positions;
+    visit_llama3_keys(rope.llama3, reader);
   } else if (type != "default") {
-    reader.bad(type_key, "\"default\" or \"yarn\"", type);
+    reader.bad(type_key, "\"default\", \"linear\", \"llama3\" or \"yarn\"", type);
   }
   reader.refuse_other_keys();
+}
+
+// Keys of Mistral and Qwen, whose attention may be blind beyond a window. One that no sequence reaches is
+// none; any other is refused.
+void refuse_window(Reader& reader, const Json& json, const ModelConfig& config, bool in_all_layers) {
+  constexpr std::int64_t kAbsentWindow = 4096, kAbsentFirst = 28;  // as these families have it
+  bool windowed = in_all_layers;
+  if (!in_all_layers) {
+    std::int64_t first = kAbsentFirst;
+    reader.optional_boolean("use_sliding_window", windowed);
+    reader.optional_integer("max_window_layers", first);
+    windowed = windowed && first < config.layers;
+    if (reader.present("layer_types")) {
+      const Json& types = reader.at("layer_types");
+      if (!types.is_array()) reader.bad("layer_types", "a list", types);
+      windowed = std::ranges::any_of(types, [](const Json& type) { return type != "full_attention"; });
+    }
+  }
+  std::int64_t window = kAbsentWindow;
+  reader.optional_integer("sliding_window", window);
+  if (!windowed || (json.contains("sliding_window") && json["sliding_window"].is_null())) return;
+  if (window < config.max_positions) {
+    bad_file(reader.file(),
+             concat("no sliding window (sliding_window null, or at least the ", config.max_positions,
+                    " of max_position_embeddings), as every token sees all before it here; with "
+                    "max_position_embeddings ",
+                    window, " in config.json the model is taken for texts that short"),
+             concat("a window of ", window));
+  }
 }
 
 std::vector<std::int64_t> read_ids(Reader& reader, const char* key) {
@@ -325,12 +415,22 @@ std::optional<DType> read_dtype(Reader& reader) {
 
 void write_rope(OrderedJson& json, const RopeConfig& rope) {
   json["rope_theta"] = rope.theta;
-  if (rope.yarn.factor == 1 && !rope.yarn.attention_factor) return;
   OrderedJson scaling;
-  scaling["rope_type"] = "yarn";
   Writer writer(scaling);
-  visit_yarn_keys(rope.yarn, writer);
-  if (rope.yarn.attention_factor) scaling["attention_factor"] = *rope.yarn.attention_factor;
+  if (rope.has_yarn()) {
+    scaling["rope_type"] = "yarn";
+    visit_yarn_keys(rope.yarn, writer);
+    if (rope.yarn.attention_factor) scaling["attention_factor"] = *rope.yarn.attention_factor;
+    if (!rope.yarn.truncate) scaling["truncate"] = false;
+  } else if (rope.linear_factor != 1) {
+    scaling["rope_type"] = "linear";
+    scaling["factor"] = rope.linear_factor;
+  } else if (rope.llama3.factor != 1) {
+    scaling["rope_type"] = "llama3";
+    visit_llama3_keys(rope.llama3, writer);
+  } else {
+    return;
+  }
   json["rope_scaling"] = scaling;
 }
 
@@ -339,22 +439,27 @@ void write_rope(OrderedJson& json, const RopeConfig& rope) {
 std::string config_to_json(const ConfigFile& file) {
   const ModelConfig& config = file.config;
   config.validate();
-  const bool plain = system_of(config.attention) == System::standard;
+  const AttentionConfig& attention = config.attention;
+  const Family* family = system_of(attention) == System::standard ? family_of(config) : nullptr;
   OrderedJson json;
-  json["architectures"] = OrderedJson::array({plain ? "LlamaForCausalLM" : "GsaForCausalLM"});
-  json["model_type"] = plain ? "llama" : "gsa";
+  json["architectures"] = OrderedJson::array({family ? family->architecture : kOurArchitecture});
+  json["model_type"] = family ? family->type : kOurType;
   if (file.dtype) json["torch_dtype"] = name_of(*file.dtype);
   Writer writer(json);
   visit_llama_keys(config, writer);
   json["hidden_act"] = "silu";
-  json["attention_bias"] = false;
+  if (!family || !family->qkv_bias) json["attention_bias"] = false;  // Qwen2 has no such key
   json["mlp_bias"] = false;
+  if (family && family->mistral) json["sliding_window"] = nullptr;  // its default is one
   write_rope(json, config.attention.rope);
   json["bos_token_id"] = config.bos_id ? OrderedJson(*config.bos_id) : OrderedJson(nullptr);
   json["eos_token_id"] = config.eos_ids.empty()       ? OrderedJson(nullptr)
                          : config.eos_ids.size() == 1 ? OrderedJson(config.eos_ids[0])
                                                       : OrderedJson(config.eos_ids);
-  if (!plain) {
+  if (!family) {
+    // Only where there is something to say, so that files without them stay what they were.
+    if (attention.qkv_bias) json["qkv_bias"] = true;
+    if (attention.qk_norm) json["qk_norm"] = true;
     visit_gsa_keys(config, writer);
     if (config.attention.sparse) visit_sparse_keys(config, writer);
   }
@@ -366,26 +471,47 @@ ConfigFile config_from_json(std::string_view text, const std::string& file) {
   if (!json.is_object()) bad_file(file, "an object", shown(json));
   Reader reader(json, file);
   const Json& type = reader.at("model_type");
-  if (type != "gsa" && type != "llama") reader.bad("model_type", "\"gsa\" or \"llama\"", type);
+  const bool ours = type == kOurType || type == kOurOldType;
+  const auto* const family =
+      std::ranges::find_if(kFamilies, [&](const Family& known) { return type == known.type; });
+  if (!ours && family == std::end(kFamilies)) {
+    std::string known;
+    for (const Family& one : kFamilies) known += concat('"', one.type, "\", ");
+    reader.bad(
+        "model_type",
+        concat("an architecture that is known here: ", known, '"', kOurType, "\" or \"", kOurOldType, '"'),
+        type);
+  }
 
   ConfigFile result;
   ModelConfig& config = result.config;
   config.attention = AttentionConfig::standard();
-  // What older files leave out: as many key/value heads as heads, heads that share hidden_size evenly. (Bad
-  // values are left for the visit below to complain about.)
+  // What files may leave out; null is not that, but says what Llama's absence does. (Bad values are left for
+  // the visit below to complain about.)
   const auto number = [&](const char* key) {
     const auto found = json.find(key);
     return found != json.end() && found->is_number_unsigned() ? found->get<std::int64_t>() : 0;
   };
+  const auto absent = [&](const char* key, std::int64_t familys, std::int64_t llamas) {
+    return familys > 0 && !json.contains(key) ? familys : llamas;
+  };
   if (const std::int64_t heads = number("num_attention_heads"); heads > 0) {
-    config.attention.kv_heads = heads;
-    config.attention.head_size = number("hidden_size") / heads;
+    AttentionConfig& a = config.attention;
+    a.kv_heads = absent("num_key_value_heads", ours ? 0 : family->kv_heads, heads);
+    a.head_size = absent("head_dim", ours ? 0 : family->head_size, number("hidden_size") / heads);
   }
   visit_llama_keys(config, reader);
-  read_rope(reader, config.attention.rope);
+  read_rope(reader, config.attention.rope, config.max_positions);
   read_special_tokens(reader, config);
   result.dtype = read_dtype(reader);
-  if (type == "gsa") {
+  if (!ours) {
+    config.attention.qkv_bias = family->qkv_bias;
+    config.attention.qk_norm = family->qk_norm;
+    config.mistral = family->mistral;
+    if (type != "llama") refuse_window(reader, json, config, family->mistral);
+  } else {
+    reader.optional_boolean("qkv_bias", config.attention.qkv_bias);
+    reader.optional_boolean("qk_norm", config.attention.qk_norm);
     visit_gsa_keys(config, reader);
     if (config.attention.sparse) {
       config.attention.indexer.rope_fraction = kAbsentRopeFraction;

@@ -18,6 +18,10 @@ std::int64_t gate_weights(GateKind kind, std::int64_t d_model, std::int64_t head
   return width * (d_model + 1);  // with a bias
 }
 
+std::int64_t qkv_biases(const AttentionConfig& a) {
+  return a.qkv_bias ? (a.heads + 2 * a.kv_heads) * a.head_size : 0;
+}
+
 // Multiplications of one score: H_I products of d_I, and H_I weights.
 double score_operations(const IndexerConfig& indexer) {
   return real(indexer.heads) * (2 * real(indexer.head_size) + 2);
@@ -32,7 +36,7 @@ double layer_matrix_weights(const ModelConfig& config) {
   if (a.sparse)
     indexer =
         real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-  return real(layer.attention + layer.mlp) + without_bias(layer.value_gate, a.d_model) +
+  return real(layer.attention - qkv_biases(a) + layer.mlp) + without_bias(layer.value_gate, a.d_model) +
          without_bias(layer.output_gate, a.d_model) + indexer;
 }
 
@@ -101,9 +105,9 @@ ParameterCount count_layer(const ModelConfig& config) {
   const AttentionConfig& a = config.attention;
   const std::int64_t d = a.d_model;
   ParameterCount count;
-  count.attention = d * a.head_size * 2 * (a.heads + a.kv_heads);
+  count.attention = d * a.head_size * 2 * (a.heads + a.kv_heads) + qkv_biases(a);
   count.mlp = 3 * d * config.intermediate;
-  count.norms = 2 * d;
+  count.norms = 2 * d + (a.qk_norm ? 2 * a.head_size : 0);
   count.value_gate = gate_weights(a.value_gate, d, a.kv_heads, a.head_size);
   count.output_gate = gate_weights(a.output_gate, d, a.heads, a.head_size);
   if (a.sparse) {
@@ -192,6 +196,7 @@ std::int64_t layer_numbers(const ModelConfig& config) {
   };
   std::int64_t count = 4 * a.d_model + 2 * q + 2 * k + 3 * config.intermediate;
   count += gate(a.value_gate, a.kv_heads) + gate(a.output_gate, a.heads);  // projection and product
+  if (a.qk_norm) count += q + k;                                           // before the norm
   if (a.sparse) count += a.indexer.heads * (a.indexer.head_size + 1) + a.indexer.head_size;
   return count;
 }

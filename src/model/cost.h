@@ -20,7 +20,7 @@ namespace gsa::nn {
 struct ParameterCount {
   std::int64_t embedding = 0;
   std::int64_t output = 0;     // lm_head; 0 where it is the embedding
-  std::int64_t attention = 0;  // q, k, v and output projections
+  std::int64_t attention = 0;  // q, k, v and output projections, biases included
   std::int64_t mlp = 0;
   std::int64_t norms = 0;
   std::int64_t value_gate = 0, output_gate = 0;

@@ -195,6 +195,14 @@ void extend(ModelConfig& config, double factor) {
   require(factor >= 1 && std::isfinite(factor), "rope.yarn.factor", "a finite number, 1 or more", factor);
   require(factor * static_cast<double>(trained) <= INT32_MAX, "rope.yarn.factor",
           concat("at most ", INT32_MAX, " positions of the ", trained, " the model was trained at"), factor);
+  const RopeConfig& rope = config.attention.rope;
+  if (rope.linear_factor != 1 || rope.llama3.factor != 1) {
+    require(factor == 1, "rope.yarn.factor",
+            concat("1, as the model has ", rope.linear_factor != 1 ? "linear" : "llama3",
+                   " scaling, beside which there is no YaRN"),
+            factor);
+    return;
+  }
   yarn.factor = factor;
   yarn.original_length = trained;
   config.max_positions = std::llround(factor * static_cast<double>(trained));

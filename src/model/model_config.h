@@ -38,6 +38,9 @@ struct ModelConfig {
   std::optional<std::int64_t> bos_id = std::nullopt;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
 
+  // A name alone: where a standard model has the parts of Llama and Mistral, it is written as Mistral's.
+  bool mistral = false;
+
   // d_model, heads, kv_heads, head_size, RoPE, initialisation, and every switch between systems.
   AttentionConfig attention;
 

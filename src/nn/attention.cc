@@ -15,6 +15,7 @@
 #include "kernels/attention/kept_mask.h"
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
+#include "nn/new_layers.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {
@@ -211,20 +212,20 @@ Tensor apply_gate(torch::nn::Linear& gate, GateKind kind, const Tensor& x, const
 
 }  // namespace
 
-GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config)
+GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config, double norm_eps)
     : config_(validated(config)), rope_(config_.head_size, config_.rope, /*with_attention_factor=*/true) {
   auto linear = [&](const char* name, std::int64_t from, std::int64_t to, double std, bool with_bias) {
-    auto module =
-        register_module(name, torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(with_bias)));
-    torch::nn::init::normal_(module->weight, 0.0, std);
-    if (with_bias) torch::nn::init::zeros_(module->bias);
-    return module;
+    return register_module(name, new_linear(from, to, with_bias, std));
   };
   const std::int64_t d = config.d_model, size = config.head_size;
-  q_proj = linear("q_proj", d, config.heads * size, config.init_std, false);
-  k_proj = linear("k_proj", d, config.kv_heads * size, config.init_std, false);
-  v_proj = linear("v_proj", d, config.kv_heads * size, config.init_std, false);
+  q_proj = linear("q_proj", d, config.heads * size, config.init_std, config.qkv_bias);
+  k_proj = linear("k_proj", d, config.kv_heads * size, config.init_std, config.qkv_bias);
+  v_proj = linear("v_proj", d, config.kv_heads * size, config.init_std, config.qkv_bias);
   o_proj = linear("o_proj", config.heads * size, d, config.init_std, false);
+  if (config.qk_norm) {
+    q_norm = register_module("q_norm", RmsNorm(size, norm_eps));
+    k_norm = register_module("k_norm", RmsNorm(size, norm_eps));
+  }
   auto gate = [&](const char* name, GateKind kind, std::int64_t heads) {
     const std::int64_t width = kind == GateKind::elementwise ? heads * size : heads;
     return linear(name, d, width, config.gate_init_std, true);
@@ -270,6 +271,18 @@ void GatedSparseAttentionImpl::check_input(const Tensor& h, bool packed) const {
   }
 }
 
+Tensor GatedSparseAttentionImpl::project(const Tensor& x) {
+  std::vector<Tensor> biases;
+  if (config_.qkv_bias) biases = {q_proj->bias, k_proj->bias, v_proj->bias};
+  const Tensor all = joint_linear(x, {q_proj->weight, k_proj->weight, v_proj->weight}, biases);
+  if (!config_.qk_norm) return all;
+  const std::int64_t q = config_.heads * config_.head_size, k = config_.kv_heads * config_.head_size;
+  const auto normed = [&](RmsNorm& norm, std::int64_t begin, std::int64_t width) {
+    return norm(all.narrow(1, begin, width).reshape({-1, config_.head_size})).view({x.size(0), width});
+  };
+  return torch::cat({normed(q_norm, 0, q), normed(k_norm, q, k), all.narrow(1, q + k, k)}, 1);
+}
+
 SequencePlan GatedSparseAttentionImpl::plan(at::IntArrayRef leading, at::ScalarType type, at::Device device,
                                             const ForwardOptions& options) const {
   return make_sequence_plan(
@@ -294,9 +307,8 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
   const Tensor x = h.reshape({tokens, config_.d_model});
   GroupInputs inputs;
   Tensor value_gate_z, output_gate_z;
-  const auto [q, k, v] =
-      ops::rotary(joint_linear(x, {q_proj->weight, k_proj->weight, v_proj->weight}), plan.rope.cos,
-                  plan.rope.sin, config_.heads, config_.kv_heads, config_.kv_heads);
+  const auto [q, k, v] = ops::rotary(project(x), plan.rope.cos, plan.rope.sin, config_.heads,
+                                     config_.kv_heads, config_.kv_heads);
   inputs.q = q;
   inputs.k = k;
   inputs.v = apply_gate(value_gate, config_.value_gate, x, v, options.want_stats, value_gate_z,

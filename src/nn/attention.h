@@ -5,7 +5,8 @@
 //   auto [out, kl, stats, kept] = layer->forward(h, {.want_kl = true});
 //
 // Parameters carry the names that a checkpoint gives them: q_proj.weight, k_proj.weight, v_proj.weight,
-// o_proj.weight, indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias}.
+// o_proj.weight, indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias};
+// with qkv_bias {q,k,v}_proj.bias, with qk_norm {q,k}_norm.weight.
 #pragma once
 
 #include <functional>
@@ -14,6 +15,7 @@
 #include "model/config.h"
 #include "model/kl_sample.h"
 #include "nn/indexer.h"
+#include "nn/rms_norm.h"
 #include "nn/rope.h"
 #include "nn/sequence_plan.h"
 #include "nn/torch.h"
@@ -86,7 +88,8 @@ struct ForwardResult {
 
 class GatedSparseAttentionImpl : public torch::nn::Module {
  public:
-  explicit GatedSparseAttentionImpl(const AttentionConfig& config);
+  // norm_eps: of the norms of q and k, in a model that of all its norms.
+  explicit GatedSparseAttentionImpl(const AttentionConfig& config, double norm_eps = 1e-5);
 
   // h: [B, L, d_model], or [T, d_model] with options.cu_seqlens. In training mode the sparse phase moves the
   // running mean of the variance, after this batch has used it.
@@ -100,12 +103,15 @@ class GatedSparseAttentionImpl : public torch::nn::Module {
   const AttentionConfig& config() const { return config_; }
 
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
+  RmsNorm q_norm{nullptr}, k_norm{nullptr};                     // null without qk_norm
   torch::nn::Linear value_gate{nullptr}, output_gate{nullptr};  // null where the configuration has none
   Indexer indexer{nullptr};                                     // null where it is not sparse
 
  private:
   Phase checked_phase(const ForwardOptions& options) const;
   void check_input(const at::Tensor& h, bool packed) const;
+  // x [T, d_model] -> queries, keys and values before RoPE, side by side.
+  at::Tensor project(const at::Tensor& x);
 
   AttentionConfig config_;
   Rope rope_;

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "nn/new_layers.h"
+
 namespace gsa::nn {
 
 using at::Tensor;
@@ -17,11 +19,8 @@ ops::BudgetOptions budget_options(const BudgetConfig& config, const Tensor& mean
 }
 
 IndexerImpl::IndexerImpl(const AttentionConfig& config) : config_(config.indexer), budget_(config.budget) {
-  auto linear = [&](const char* name, std::int64_t size) {
-    auto module =
-        register_module(name, torch::nn::Linear(torch::nn::LinearOptions(config.d_model, size).bias(false)));
-    torch::nn::init::normal_(module->weight, 0.0, config.init_std);
-    return module;
+  const auto linear = [&](const char* name, std::int64_t size) {
+    return register_module(name, new_linear(config.d_model, size, false, config.init_std));
   };
   wq = linear("wq", config_.heads * config_.head_size);
   wk = linear("wk", config_.head_size);

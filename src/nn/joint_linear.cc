@@ -30,14 +30,16 @@ Tensor joined(at::TensorList weights) {
   return weights[0].as_strided({rows, weights[0].size(1)}, {weights[0].size(1), 1});
 }
 
+// Its inputs are the weights, and behind them a bias of all rows, where there is one: a vector.
 class JointLinear : public torch::autograd::Function<JointLinear> {
  public:
-  static Tensor forward(AutogradContext* context, const Tensor& x, at::TensorList weights) {
+  static Tensor forward(AutogradContext* context, const Tensor& x, at::TensorList parts) {
     variable_list saved = {x};
-    saved.insert(saved.end(), weights.begin(), weights.end());
+    saved.insert(saved.end(), parts.begin(), parts.end());
     context->save_for_backward(std::move(saved));
     context->set_materialize_grads(false);
-    return x.mm(joined(weights).t());
+    const Tensor weight = joined(weights_of(parts));
+    return has_bias(parts) ? at::addmm(parts.back(), x, weight.t()) : x.mm(weight.t());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -46,7 +48,7 @@ class JointLinear : public torch::autograd::Function<JointLinear> {
     const Tensor& dy = gradients[0];
     if (!dy.defined()) return result;
     const Tensor& x = saved[0];
-    const at::TensorList weights(saved.data() + 1, saved.size() - 1);
+    const at::TensorList parts(saved.data() + 1, saved.size() - 1), weights = weights_of(parts);
     if (context->needs_input_grad(0)) result[0] = dy.mm(joined(weights));
     Tensor dweight;
     std::int64_t row = 0;
@@ -58,19 +60,27 @@ class JointLinear : public torch::autograd::Function<JointLinear> {
       }
       row += rows;
     }
+    if (has_bias(parts) && context->needs_input_grad(parts.size())) result[parts.size()] = dy.sum(0);
     return result;
+  }
+
+ private:
+  static bool has_bias(at::TensorList parts) { return parts.back().dim() == 1; }
+  static at::TensorList weights_of(at::TensorList parts) {
+    return parts.slice(0, parts.size() - (has_bias(parts) ? 1 : 0));
   }
 };
 
 }  // namespace
 
-Tensor joint_linear(const Tensor& x, const std::vector<Tensor>& weights) {
+Tensor joint_linear(const Tensor& x, const std::vector<Tensor>& weights, const std::vector<Tensor>& biases) {
+  std::vector<Tensor> parts = weights;
+  if (!biases.empty()) parts.push_back(torch::cat(biases));
   const at::DeviceType device = x.device().type();
-  if (!at::autocast::is_autocast_enabled(device)) return JointLinear::apply(x, at::TensorList(weights));
+  if (!at::autocast::is_autocast_enabled(device)) return JointLinear::apply(x, at::TensorList(parts));
   const at::ScalarType type = at::autocast::get_autocast_dtype(device);
-  std::vector<Tensor> cast;
-  for (const Tensor& weight : weights) cast.push_back(weight.to(type));
-  return JointLinear::apply(x.to(type), at::TensorList(cast));
+  for (Tensor& part : parts) part = part.to(type);
+  return JointLinear::apply(x.to(type), at::TensorList(parts));
 }
 
 void lay_side_by_side(const std::vector<Tensor>& parameters) {

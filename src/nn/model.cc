@@ -6,6 +6,7 @@
 #include "core/philox.h"
 #include "gsa/error.h"
 #include "nn/joint_linear.h"
+#include "nn/new_layers.h"
 #include "nn/recompute.h"
 
 namespace gsa::nn {
@@ -25,12 +26,6 @@ std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.si
 double residual_std(const ModelConfig& config) {
   const double std = config.attention.init_std;
   return config.scale_residual_init ? std / std::sqrt(2.0 * static_cast<double>(config.layers)) : std;
-}
-
-torch::nn::Linear make_linear(std::int64_t from, std::int64_t to, double std) {
-  torch::nn::Linear linear(torch::nn::LinearOptions(from, to).bias(false));
-  torch::nn::init::normal_(linear->weight, 0.0, std);
-  return linear;
 }
 
 ForwardOptions layer_options(const ModelForwardOptions& options) {
@@ -79,24 +74,12 @@ ForwardResult run_again_in_backward(Block& block, const Tensor& x, const Forward
 
 }  // namespace
 
-RmsNormImpl::RmsNormImpl(std::int64_t size, double eps) : eps_(eps) {
-  weight = register_parameter("weight", torch::ones({size}));
-}
-
-Tensor RmsNormImpl::forward(const Tensor& x) { return take_in(x, std::nullopt).y; }
-
-// Under autocast the stream, the branch and the weights may be of different types.
-ops::Normed RmsNormImpl::take_in(const Tensor& x, const std::optional<Tensor>& branch) {
-  const at::ScalarType type = x.scalar_type();
-  return ops::rms_norm(x, branch ? std::optional(branch->to(type)) : std::nullopt, weight.to(type), eps_);
-}
-
 SwiGluImpl::SwiGluImpl(const ModelConfig& config) {
   const std::int64_t d = config.attention.d_model;
   const double std = config.attention.init_std;
-  gate_proj = register_module("gate_proj", make_linear(d, config.intermediate, std));
-  up_proj = register_module("up_proj", make_linear(d, config.intermediate, std));
-  down_proj = register_module("down_proj", make_linear(config.intermediate, d, residual_std(config)));
+  gate_proj = register_module("gate_proj", new_linear(d, config.intermediate, false, std));
+  up_proj = register_module("up_proj", new_linear(d, config.intermediate, false, std));
+  down_proj = register_module("down_proj", new_linear(config.intermediate, d, false, residual_std(config)));
 }
 
 Tensor SwiGluImpl::forward(const Tensor& x) {
@@ -108,7 +91,7 @@ Tensor SwiGluImpl::forward(const Tensor& x) {
 BlockImpl::BlockImpl(const ModelConfig& config) {
   const std::int64_t d = config.attention.d_model;
   input_layernorm = register_module("input_layernorm", RmsNorm(d, config.rms_eps));
-  self_attn = register_module("self_attn", GatedSparseAttention(config.attention));
+  self_attn = register_module("self_attn", GatedSparseAttention(config.attention, config.rms_eps));
   post_attention_layernorm = register_module("post_attention_layernorm", RmsNorm(d, config.rms_eps));
   mlp = register_module("mlp", SwiGlu(config));
   if (config.scale_residual_init) {
@@ -127,8 +110,8 @@ ForwardResult BlockImpl::forward(const Tensor& x, const ForwardOptions& options,
 
 DecoderImpl::DecoderImpl(const ModelConfig& config) : vocab_size_(config.vocab_size) {
   const std::int64_t d = config.attention.d_model;
-  embed_tokens = register_module("embed_tokens", torch::nn::Embedding(config.vocab_size, d));
-  torch::nn::init::normal_(embed_tokens->weight, 0.0, config.attention.init_std);
+  embed_tokens =
+      register_module("embed_tokens", new_embedding(config.vocab_size, d, config.attention.init_std));
   torch::nn::ModuleList list;
   for (std::int64_t n = 0; n < config.layers; ++n) {
     layers.emplace_back(config);
@@ -216,7 +199,7 @@ ModelImpl::ModelImpl(const ModelConfig& config) : config_(validated(config)) {
   model = register_module("model", Decoder(config_));
   if (!config_.tie_embeddings) {
     const AttentionConfig& a = config_.attention;
-    lm_head = register_module("lm_head", make_linear(a.d_model, config_.vocab_size, a.init_std));
+    lm_head = register_module("lm_head", new_linear(a.d_model, config_.vocab_size, false, a.init_std));
   }
 }
 

@@ -21,6 +21,7 @@
 #include "model/model_config.h"
 #include "nn/attention.h"
 #include "nn/cross_entropy.h"
+#include "nn/rms_norm.h"
 #include "nn/torch.h"
 #include "torch/ops.h"
 
@@ -63,19 +64,6 @@ struct ModelLoss {
   std::vector<AttentionStats> stats;
   std::vector<at::Tensor> kept;
 };
-
-class RmsNormImpl : public torch::nn::Module {
- public:
-  RmsNormImpl(std::int64_t size, double eps);
-  at::Tensor forward(const at::Tensor& x);
-  // x + branch (absent: x), and that normalised.
-  ops::Normed take_in(const at::Tensor& x, const std::optional<at::Tensor>& branch);
-  at::Tensor weight;
-
- private:
-  double eps_;
-};
-TORCH_MODULE(RmsNorm);
 
 class SwiGluImpl : public torch::nn::Module {
  public:

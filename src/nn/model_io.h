@@ -52,7 +52,7 @@ struct LoadedModel {
 
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options = {});
 
-// The configuration alone.
+// The configuration alone; its eos_ids are those of config.json and of generation_config.json, if that is there.
 ModelConfig load_config(const std::filesystem::path& folder);
 // The type of the weights, by the headers of their files alone.
 DType stored_dtype(const std::filesystem::path& folder);

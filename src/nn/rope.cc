@@ -18,14 +18,22 @@ std::vector<double> interpolation_ramp(std::int64_t size, double theta, const Ya
   auto dimension_of = [&](double turns) {
     return dimensions * std::log(length / (2 * M_PI * turns)) / (2 * std::log(theta));
   };
-  const double low = std::max(std::floor(dimension_of(yarn.beta_fast)), 0.0);
-  double high = std::min(std::ceil(dimension_of(yarn.beta_slow)), dimensions - 1);
+  const double first = dimension_of(yarn.beta_fast), last = dimension_of(yarn.beta_slow);
+  const double low = std::max(yarn.truncate ? std::floor(first) : first, 0.0);
+  double high = std::min(yarn.truncate ? std::ceil(last) : last, dimensions - 1);
   if (high <= low) high = low + 1e-3;  // a step instead of a division by zero
   std::vector<double> ramp(static_cast<std::size_t>(size / 2));
   for (std::size_t i = 0; i < ramp.size(); ++i) {
     ramp[i] = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
   }
   return ramp;
+}
+
+// The share of its frequency that a pair keeps; the rest is divided by the factor.
+double kept_share(double frequency, const Llama3RopeConfig& llama3) {
+  const double turns = static_cast<double>(llama3.original_length) * frequency / (2 * M_PI);
+  const double range = llama3.high_freq_factor - llama3.low_freq_factor;
+  return std::clamp((turns - llama3.low_freq_factor) / range, 0.0, 1.0);
 }
 
 }  // namespace
@@ -35,6 +43,13 @@ Rope::Rope(std::int64_t size, const RopeConfig& config, bool with_attention_fact
       factor_(with_attention_factor ? attention_factor(config.yarn) : 1) {
   for (std::size_t i = 0; i < frequencies_.size(); ++i) {
     frequencies_[i] = std::pow(config.theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
+  }
+  for (double& frequency : frequencies_) {
+    if (config.linear_factor != 1) frequency /= config.linear_factor;
+    if (config.llama3.factor != 1) {
+      const double kept = kept_share(frequency, config.llama3);
+      frequency *= kept + (1 - kept) / config.llama3.factor;
+    }
   }
   if (config.yarn.factor == 1) return;
   const std::vector<double> ramp = interpolation_ramp(size, config.theta, config.yarn);

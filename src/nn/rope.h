@@ -1,4 +1,4 @@
-// Rotary position embedding, half-split layout, with YaRN scaling.
+// Rotary position embedding, half-split layout, with YaRN, linear or llama3 scaling.
 //
 //   x = [x1 | x2 | rest],  x1 and x2 of n = size / 2 dimensions each
 //   y = [x1 c - x2 s | x2 c + x1 s | rest],   c, s = f cos(p w_i), f sin(p w_i),  i = 0 .. n - 1
@@ -8,6 +8,10 @@
 // over the original length:
 //   low = floor(m(beta_fast)),  high = ceil(m(beta_slow)),  ramp_i = clamp((i - low) / (high - low), 0, 1)
 //   w_i <- w_i (1 - ramp_i) + w_i / factor * ramp_i
+// without floor and ceil where truncate is false. Linear: w_i <- w_i / factor. Llama 3, with t_i the turns of
+// pair i over the original length:
+//   t_i = original_length w_i / (2 pi),  keep_i = clamp((t_i - low_freq_factor) / (high - low), 0, 1)
+//   w_i <- w_i keep_i + w_i / factor * (1 - keep_i)
 #pragma once
 
 #include <vector>

@@ -13,10 +13,6 @@ namespace {
 constexpr const char* kMark = "paper.json";
 constexpr std::int64_t kMaxJson = 1 << 24;
 
-bool is_done(const Step& step, const std::filesystem::path& folder) {
-  return std::filesystem::exists(result_file(step, folder));
-}
-
 bool is_measurement(const Step& step) { return step.kind == Kind::evaluation || step.kind == Kind::ruler; }
 
 const Step& step_named(const std::vector<Step>& plan, const std::string& name) {
@@ -106,6 +102,10 @@ std::string command_line(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
+
+bool is_done(const Step& step, const std::filesystem::path& folder) {
+  return std::filesystem::exists(result_file(step, folder));
+}
 
 bool has_output(const Step& step, const std::filesystem::path& folder) {
   if (step.kind == Kind::data) return std::filesystem::exists(folder / kDataDone);

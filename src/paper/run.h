@@ -34,6 +34,9 @@ struct RunReport {
   std::size_t before = 0, now = 0;  // steps that had been done, and that were done by this call
 };
 
+// A step with a result is done.
+bool is_done(const Step& step, const std::filesystem::path& folder);
+
 // Where a step needs a model or data that are gone (a folder that was put away without its weights), they are made
 // again; the result that they had stays. What was begun with the model that is gone is begun anew.
 RunReport run_plan(const std::vector<Step>& plan, const std::filesystem::path& folder,

@@ -501,7 +501,12 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   if (!model.output_gate.empty()) attention.output_gate = nn::gate_kind_by_name(model.output_gate);
   if (!model.budget.empty()) attention.budget.mode = nn::budget_mode_by_name(model.budget);
   apply_budget(*this, config, stored);
-  if (model.extend > 0) checking_usage([&] { nn::extend(config, model.extend); });
+  try {
+    if (model.extend > 0) nn::extend(config, model.extend);
+  } catch (const Error& error) {  // which speaks of a field of the model's configuration
+    const std::string message = error.what();
+    throw UsageError(concat("option 'model.extend': ", message.substr(message.find("expected "))));
+  }
   if (data.length > config.max_positions) {
     refuse_because("data.length",
                    concat("at most the ", config.max_positions,

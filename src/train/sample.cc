@@ -9,8 +9,7 @@ std::string sample_text(nn::Model& model, const data::Tokenizer& tokenizer, cons
   constexpr double kTemperature = 0.8;
   const torch::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(options.seed);
-  std::vector<std::int32_t> ids{tokenizer.bos()};
-  tokenizer.encode(options.prompt, ids);
+  std::vector<std::int32_t> ids = data::prompt_ids(tokenizer, options.prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const std::vector<std::int64_t> wide(ids.begin(), ids.end());
     const at::Tensor input = torch::tensor(wide, torch::kInt64).to(device).unsqueeze(0);

@@ -6,9 +6,11 @@
 #include "core/json.h"
 #include "core/safetensors.h"
 #include "data/dataset.h"
+#include "data/tokenizer.h"
 #include "infer/core/cache_file.h"
 #include "model/config_json.h"
 #include "model/weight_files.h"
+#include "serve/core/completion_request.h"
 
 namespace gsa::fuzz {
 namespace {
@@ -82,6 +84,45 @@ void run_cache(std::string_view bytes) {
           "bytes are as accounted");
 }
 
+void run_tokenizer(std::string_view bytes) {
+  // The folder has no files, so the post-processor of the seeds names the marks.
+  const auto tokenizer = data::json_tokenizer(std::string(bytes), "no-such-folder", "fuzz");
+  const std::string text = "in \xFFing <|end|> e\xCC\x81 \xE6\xBC\xA2 \xF0\x9F\x99\x82 12\r\n";
+  std::vector<std::int32_t> ids;
+  tokenizer->encode(text, ids);
+  for (const std::int32_t id : ids)
+    require(id >= 0 && id < tokenizer->vocab_size(), "ids are of the vocabulary");
+  tokenizer->decode(ids);
+}
+
+// Bodies of the server's requests.
+void run_request(std::string_view bytes, bool chat) {
+  static const auto tokenizer = data::byte_tokenizer();
+  serve::ApiOptions options;
+  options.model = "tiny";
+  options.chat = serve::ChatTemplate::chatml;
+  constexpr std::int64_t kLongest = 200, kVocabulary = 258;
+  const serve::RequestContext context{options, *tokenizer, kLongest, kVocabulary};
+  const auto request = chat ? serve::parse_chat(bytes, context) : serve::parse_completion(bytes, context);
+  // Accepted: texts that the scheduler takes.
+  const auto texts = serve::texts_of(request);
+  require(!texts.empty() && static_cast<std::int64_t>(texts.size()) <= options.max_texts,
+          "a number of texts");
+  require(!request.echo || request.echoed.size() == request.prompts.size(), "a text to echo for each prompt");
+  for (const serve::TextRequest& text : texts) {
+    const auto length = static_cast<std::int64_t>(text.prompt.size());
+    require(length > 0 && text.max_tokens >= 0 && length + text.max_tokens <= kLongest, "texts fit");
+    require(text.max_tokens > 0 || request.echo, "a text is written");
+    for (const std::int64_t id : text.prompt)
+      require(id >= 0 && id < kVocabulary, "ids are of the vocabulary");
+    for (const std::string& stop : text.stops) require(!stop.empty(), "stop strings are not empty");
+    text.sampling.validate();
+  }
+}
+
+void run_completion(std::string_view bytes) { run_request(bytes, false); }
+void run_chat(std::string_view bytes) { run_request(bytes, true); }
+
 const std::vector<std::string> kJsonWords = {"{",
                                              "}",
                                              "[",
@@ -122,6 +163,22 @@ const std::vector<Target>& targets() {
        json_words_and({"\"model_type\"",
                        "\"gsa\"",
                        "\"llama\"",
+                       "\"mistral\"",
+                       "\"qwen2\"",
+                       "\"qwen3\"",
+                       "\"qkv_bias\"",
+                       "\"qk_norm\"",
+                       "\"sliding_window\"",
+                       "\"use_sliding_window\"",
+                       "\"max_window_layers\"",
+                       "\"layer_types\"",
+                       "\"sliding_attention\"",
+                       "\"linear\"",
+                       "\"llama3\"",
+                       "\"low_freq_factor\"",
+                       "\"high_freq_factor\"",
+                       "\"mscale\"",
+                       "\"truncate\"",
                        "\"vocab_size\"",
                        "\"hidden_size\"",
                        "\"head_dim\"",
@@ -185,6 +242,107 @@ const std::vector<Target>& targets() {
                        "\"BF16\"",
                        "[1,1,2]"}),
        true},
+      {"tokenizer", run_tokenizer,
+       json_words_and({"\"type\"",
+                       "\"BPE\"",
+                       "\"Sequence\"",
+                       "\"ByteLevel\"",
+                       "\"Split\"",
+                       "\"Metaspace\"",
+                       "\"Digits\"",
+                       "\"NFC\"",
+                       "\"Prepend\"",
+                       "\"Replace\"",
+                       "\"Strip\"",
+                       "\"Fuse\"",
+                       "\"ByteFallback\"",
+                       "\"Regex\"",
+                       "\"String\"",
+                       "\"Isolated\"",
+                       "\"MergedWithNext\"",
+                       "\"lstrip\"",
+                       "\"single_word\"",
+                       "\"normalized\"",
+                       "\"unk_token\"",
+                       "\"fuse_unk\"",
+                       "\"ignore_merges\"",
+                       "\\\\s+",
+                       "\\\\p{L}",
+                       "(?!",
+                       "[^",
+                       "*"})},
+      {"completion", run_completion,
+       json_words_and({"\"model\"",
+                       "\"tiny\"",
+                       "\"n\"",
+                       "\"stop\"",
+                       "\"seed\"",
+                       "\"temperature\"",
+                       "\"top_p\"",
+                       "\"top_k\"",
+                       "\"min_p\"",
+                       "\"repetition_penalty\"",
+                       "\"max_tokens\"",
+                       "\"max_completion_tokens\"",
+                       "\"stream\"",
+                       "\"stream_options\"",
+                       "\"include_usage\"",
+                       "\"logprobs\"",
+                       "\"response_format\"",
+                       "\"type\"",
+                       "\"text\"",
+                       "\"ignore_eos\"",
+                       "\"prompt\"",
+                       "\"echo\"",
+                       "\"best_of\"",
+                       "\"suffix\"",
+                       "\"add_special_tokens\"",
+                       "[[1],[2]]",
+                       "[97,98]",
+                       "\\u00e9",
+                       "\\ud800",
+                       "9223372036854775808",
+                       "1e999",
+                       "0.5"})},
+      {"chat", run_chat,
+       json_words_and({"\"model\"",
+                       "\"tiny\"",
+                       "\"n\"",
+                       "\"stop\"",
+                       "\"seed\"",
+                       "\"temperature\"",
+                       "\"top_p\"",
+                       "\"top_k\"",
+                       "\"min_p\"",
+                       "\"repetition_penalty\"",
+                       "\"max_tokens\"",
+                       "\"max_completion_tokens\"",
+                       "\"stream\"",
+                       "\"stream_options\"",
+                       "\"include_usage\"",
+                       "\"logprobs\"",
+                       "\"response_format\"",
+                       "\"type\"",
+                       "\"text\"",
+                       "\"ignore_eos\"",
+                       "\"messages\"",
+                       "\"role\"",
+                       "\"content\"",
+                       "\"user\"",
+                       "\"system\"",
+                       "\"developer\"",
+                       "\"assistant\"",
+                       "\"tool\"",
+                       "\"tools\"",
+                       "\"tool_choice\"",
+                       "\"none\"",
+                       "\"top_logprobs\"",
+                       "<|im_end|>",
+                       "\\u00e9",
+                       "\\ud800",
+                       "9223372036854775808",
+                       "1e999",
+                       "0.5"})},
   };
   return all;
 }

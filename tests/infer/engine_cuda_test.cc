@@ -91,6 +91,34 @@ TEST_P(EngineOnCuda, AFileGoesOnBitForBit) {
   }
 }
 
+TEST_P(EngineOnCuda, LooksAtWhatDecodeReads) {
+  nn::Model model = make_model(GetParam().config);
+  const Tokens prompt = random_tokens(90, 1);
+  for (const bool int8 : {false, true}) {
+    if (int8 && !GetParam().config.sparse) continue;
+    EngineOptions options = on_gpu(4096, false);
+    options.index_int8 = int8;
+    Engine looking(model, options), plain(model, options);
+    Sequence a = looking.start(), b = plain.start();
+    looking.prefill({{&a, prompt}});
+    plain.prefill({{&b, prompt}});
+    for (std::int64_t token = 0; token < 6; ++token) {
+      const Look look = looking.look(a, token);
+      plain.decode({{&b, token}});
+      for (const LayerLook& layer : look.layers) {
+        double sum = 0;
+        for (const float weight : layer.weights) sum += weight;
+        EXPECT_NEAR(sum, 1, 1e-5);
+        EXPECT_EQ(layer.k_t, static_cast<std::int64_t>(layer.positions.size()));
+        EXPECT_LE(layer.positions.back(), look.position);
+        EXPECT_GT(layer.kept_mass, 0);
+        EXPECT_LE(layer.kept_mass, 1);
+      }
+      EXPECT_TRUE(torch::equal(looking.decode({{&a, token}}), plain.decode({{&b, token}})));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Systems, EngineOnCuda, ::testing::ValuesIn(nn::testing::four_systems()),
                          nn::testing::name_of_case);
 

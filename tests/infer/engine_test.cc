@@ -142,6 +142,23 @@ TEST(Engine, DenseBelowCountsBySequence) {
   EXPECT_LT(max_difference(next[1], full_logits(model, shorter_next)[-1]), kExact);
 }
 
+TEST(Engine, DenseBelowDecidesForAllOfAPrompt) {
+  nn::AttentionConfig config = nn::testing::four_systems()[3].config;
+  config.dense_below = 40;
+  nn::Model model = make_model(config);
+  Engine engine(model);
+  const Tokens tokens = random_tokens(50, 2);
+  const std::span<const std::int64_t> all(tokens);
+  const auto read = [&](std::int64_t whole) {
+    Sequence sequence = engine.start();
+    engine.prefill({{&sequence, all.first(20), whole}});
+    return engine.prefill({{&sequence, all.subspan(20), whole}}).logits[0];
+  };
+  EXPECT_LT(max_difference(read(50), full_logits(model, tokens)[-1]), kExact);
+  EXPECT_GT(max_difference(read(0), full_logits(model, tokens)[-1]),
+            kExact);  // 20 tokens by themselves are dense
+}
+
 TEST(Engine, LogProbabilitiesOfAPrompt) {
   nn::Model model = make_model(nn::testing::four_systems()[3].config);
   Engine engine(model, {.chunk = 9});

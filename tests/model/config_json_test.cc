@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
+#include <tuple>
 
 #include "core/json.h"
 #include "model/errors.h"
@@ -127,9 +129,21 @@ TEST(ConfigJson, StandardIsPlainLlama) {
   }
   apply(config, System::gated_only);
   const Json gated = Json::parse(config_to_json({config, DType::f32}));
-  EXPECT_EQ(gated["model_type"], "gsa");
+  EXPECT_EQ(gated["model_type"], "gated_sparse_attention");
   EXPECT_FALSE(gated.contains("index_topk"));
   EXPECT_EQ(gated["sparse_attention"], false);
+}
+
+TEST(ConfigJson, TheNameIsTransformersAndTheOldOneIsRead) {
+  ModelConfig config = ModelConfig::preset("tiny");
+  Json json = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(json["model_type"], "gated_sparse_attention");
+  EXPECT_EQ(json["architectures"], Json::array({"GatedSparseAttentionForCausalLM"}));
+  json["model_type"] = "gsa";
+  json["architectures"] = Json::array({"GsaForCausalLM"});
+  expect_same(config, parse(json.dump()).config);
+  json.erase("index_topk");  // no Llama: our keys are asked for
+  EXPECT_THROW(parse(json.dump()), Error);
 }
 
 // As transformers 4 writes it, with its usual company.
@@ -164,6 +178,107 @@ TEST(ConfigJson, ReadsWhatOthersWrite) {
   EXPECT_EQ(newer.config.eos_ids, (std::vector<std::int64_t>{3, 4}));
 }
 
+TEST(ConfigJson, FamiliesComeAndGoAsThemselves) {
+  for (const auto& [type, written, architecture, bias, norm] :
+       {std::tuple("llama", "llama", "LlamaForCausalLM", false, false),
+        std::tuple("mistral", "mistral", "MistralForCausalLM", false, false),
+        std::tuple("qwen2", "qwen2", "Qwen2ForCausalLM", true, false),
+        std::tuple("qwen3", "qwen3", "Qwen3ForCausalLM", false, true)}) {
+    SCOPED_TRACE(type);
+    Json json = Json::parse(kLlama2);
+    json["model_type"] = type;
+    json["sliding_window"] = nullptr;
+    ModelConfig config = parse(json.dump()).config;
+    EXPECT_EQ(config.attention.qkv_bias, bias);
+    EXPECT_EQ(config.attention.qk_norm, norm);
+    const Json again = Json::parse(config_to_json({config, DType::bf16}));
+    EXPECT_EQ(again["model_type"], written);
+    EXPECT_EQ(again["architectures"], Json::array({architecture}));
+    EXPECT_FALSE(again.contains("qkv_bias") || again.contains("qk_norm"));
+    EXPECT_EQ(parse(again.dump()).config.attention.qk_norm, norm);
+    // Any other system is ours, and says what its family said.
+    apply(config, System::gsa);
+    const Json ours = Json::parse(config_to_json({config, DType::bf16}));
+    EXPECT_EQ(ours["model_type"], "gated_sparse_attention");
+    EXPECT_EQ(ours.contains("qkv_bias"), bias);
+    EXPECT_EQ(ours.contains("qk_norm"), norm);
+    EXPECT_EQ(parse(ours.dump()).config.attention.qkv_bias, bias);
+    EXPECT_EQ(parse(ours.dump()).config.attention.qk_norm, norm);
+  }
+  // Both at once is nobody's family.
+  ModelConfig both = parse(kLlama2).config;
+  both.attention.qkv_bias = both.attention.qk_norm = true;
+  const Json json = Json::parse(config_to_json({both, DType::f32}));
+  EXPECT_EQ(json["model_type"], "gated_sparse_attention");
+  EXPECT_EQ(system_of(parse(json.dump()).config.attention), System::standard);
+}
+
+TEST(ConfigJson, AWindowInForceIsRefused) {
+  const auto with = [](const char* type, const Json& keys) {
+    Json json = Json::parse(kLlama2);  // 32 layers, 4096 positions
+    json["model_type"] = type;
+    json.update(keys);
+    return json.dump();
+  };
+  const Json qwen = {{"use_sliding_window", false}, {"sliding_window", 1024}, {"max_window_layers", 28}};
+  EXPECT_NO_THROW(parse(with("qwen2", qwen)));
+  EXPECT_NO_THROW(parse(with("qwen3", {{"use_sliding_window", true}, {"sliding_window", 4096}})));
+  EXPECT_NO_THROW(
+      parse(with("qwen3", {{"use_sliding_window", true}, {"sliding_window", 8}, {"max_window_layers", 32}})));
+  EXPECT_NO_THROW(
+      parse(with("qwen2", {{"layer_types", Json::array({"full_attention"})}, {"sliding_window", nullptr}})));
+  EXPECT_NO_THROW(parse(with("mistral", {{"sliding_window", nullptr}})));
+  EXPECT_NO_THROW(parse(with("mistral", Json::object())));  // absent: 4096, which covers every position
+  for (const std::string& text :
+       {with("mistral", {{"sliding_window", 1024}}),
+        with("qwen2", {{"use_sliding_window", true}, {"sliding_window", 1024}}),
+        with("qwen3", {{"layer_types", Json::array({"sliding_attention"})}, {"sliding_window", 1024}})}) {
+    expect_error([&] { parse(text); },
+                 {"no sliding window", "at least the 4096 of max_position_embeddings", "a window of 1024"});
+  }
+  expect_error([&] { parse(with("mistral", {{"max_position_embeddings", 32768}})); }, {"a window of 4096"});
+}
+
+TEST(ConfigJson, ScalingsOfPositions) {
+  const auto scaled = [](const Json& scaling) {
+    Json json = Json::parse(kLlama2);
+    json["rope_scaling"] = scaling;
+    const ModelConfig config = parse(json.dump()).config;
+    const Json again = Json::parse(config_to_json({config, DType::f32}));
+    EXPECT_EQ(parse(again.dump()).config.attention.describe(), config.attention.describe());
+    EXPECT_EQ(again["rope_scaling"]["rope_type"], scaling["rope_type"]);
+    return config.attention.rope;
+  };
+  EXPECT_EQ(scaled({{"rope_type", "linear"}, {"factor", 4}}).linear_factor, 4);
+  const Llama3RopeConfig llama3 = scaled({{"rope_type", "llama3"},
+                                          {"factor", 8},
+                                          {"low_freq_factor", 2},
+                                          {"high_freq_factor", 5},
+                                          {"original_max_position_embeddings", 1024}})
+                                      .llama3;
+  EXPECT_EQ(llama3.factor, 8);
+  EXPECT_EQ(llama3.low_freq_factor, 2);
+  EXPECT_EQ(llama3.high_freq_factor, 5);
+  EXPECT_EQ(llama3.original_length, 1024);
+  // What is not said: the original length is that of the model.
+  const YarnConfig yarn = scaled({{"rope_type", "yarn"},
+                                  {"factor", 4},
+                                  {"mscale", 0.7},
+                                  {"mscale_all_dim", 0.4},
+                                  {"truncate", false}})
+                              .yarn;
+  EXPECT_EQ(yarn.original_length, 4096);
+  EXPECT_FALSE(yarn.truncate);
+  EXPECT_NEAR(attention_factor(yarn), (0.07 * std::log(4) + 1) / (0.04 * std::log(4) + 1), 1e-15);
+  // YaRN goes beside neither of the others.
+  ModelConfig config = parse(kLlama2).config;
+  config.attention.rope.linear_factor = 2;
+  extend(config, 1);
+  expect_error([&] { extend(config, 2); }, {"linear scaling"});
+  config.attention.rope.yarn.factor = 2;
+  expect_error([&] { config.validate(); }, {"one of YaRN, linear and llama3"});
+}
+
 struct BadFile {
   const char* name;
   std::function<void(Json&)> damage;
@@ -185,8 +300,10 @@ INSTANTIATE_TEST_SUITE_P(
     ConfigJson, BadFiles,
     ::testing::Values(
         BadFile{"no_type", [](Json& j) { j.erase("model_type"); }, {"the key 'model_type'", "got none"}},
-        BadFile{
-            "other_type", [](Json& j) { j["model_type"] = "mamba"; }, {"\"gsa\" or \"llama\"", "\"mamba\""}},
+        BadFile{"other_type",
+                [](Json& j) { j["model_type"] = "mamba"; },
+                {"known here: \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gated_sparse_attention\" or "
+                 "\"gsa\", got \"mamba\""}},
         BadFile{
             "misspelt", [](Json& j) { j["index_topK"] = 3; }, {"'index_topK' (did you mean 'index_topk'?)"}},
         BadFile{"unknown", [](Json& j) { j["flux_capacitor"] = 3; }, {"'flux_capacitor'"}},
@@ -222,17 +339,28 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"bias", [](Json& j) { j["attention_bias"] = true; }, {"'attention_bias' to be false"}},
         BadFile{"rope_type",
                 [](Json& j) {
+                  j["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 8}};
+                },
+                {"'rope_scaling.rope_type'", "\"linear\", \"llama3\" or \"yarn\"", "\"longrope\""}},
+        BadFile{"llama3_without_bounds",
+                [](Json& j) {
                   j["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}};
                 },
-                {"'rope_scaling.rope_type'", "\"llama3\""}},
+                {"'rope_scaling.low_freq_factor'"}},
+        BadFile{"linear_key",
+                [](Json& j) {
+                  j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8}, {"beta_fast", 8}};
+                },
+                {"'rope_scaling.beta_fast'"}},
+        BadFile{"part_type", [](Json& j) { j["qk_norm"] = 1; }, {"'qk_norm' to be true or false"}},
         BadFile{"rope_key",
                 [](Json& j) {
                   j["rope_scaling"] = {{"rope_type", "yarn"},
                                        {"factor", 8},
                                        {"original_max_position_embeddings", 64},
-                                       {"mscale", 1}};
+                                       {"msacle", 1}};
                 },
-                {"'rope_scaling.mscale'"}},
+                {"'rope_scaling.msacle'"}},
         BadFile{"rope_factor",
                 [](Json& j) {
                   j["rope_scaling"] = {{"rope_type", "yarn"}};

@@ -104,6 +104,20 @@ TEST(Cost, OfPrefillAndDecodeByHand) {
   EXPECT_EQ(cost.training_bytes, 16 * parameters);  // 2 + 2, master 4, moments 8
 }
 
+TEST(Cost, BiasesAndNormsOfQueriesAndKeysAreParametersAndNoProducts) {
+  ModelConfig config = by_hand();
+  const Cost before = estimate_cost(config, {.length = 5});
+  const ParameterCount plain = count_layer(config);
+  config.attention.qkv_bias = config.attention.qk_norm = true;
+  const AttentionConfig& a = config.attention;
+  const ParameterCount count = count_layer(config);
+  EXPECT_EQ(count.attention - plain.attention, (a.heads + 2 * a.kv_heads) * a.head_size);
+  EXPECT_EQ(count.norms - plain.norms, 2 * a.head_size);
+  const Cost after = estimate_cost(config, {.length = 5});
+  EXPECT_EQ(after.prefill.projections, before.prefill.projections);
+  EXPECT_GT(after.weight_bytes, before.weight_bytes);
+}
+
 TEST(Cost, OfTrainingByHand) {
   const auto training = [](Phase phase) {
     return estimate_cost(by_hand(), {.length = 5, .dtype = DType::bf16, .phase = phase}).training;

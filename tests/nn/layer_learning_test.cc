@@ -29,6 +29,8 @@ TEST_P(LearningVariants, ParametersCarryCheckpointNames) {
   auto layer = make_layer(GetParam().config);
   const AttentionConfig& c = layer->config();
   std::set<std::string> expected = {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"};
+  if (c.qkv_bias) expected.insert({"q_proj.bias", "k_proj.bias", "v_proj.bias"});
+  if (c.qk_norm) expected.insert({"q_norm.weight", "k_norm.weight"});
   if (c.sparse) {
     expected.insert({"indexer.wq.weight", "indexer.wk.weight", "indexer.weights_proj.weight"});
     if (c.indexer.form == ScoreForm::sigmoid) expected.insert("indexer.bias");

@@ -14,6 +14,7 @@
 #include "core/safetensors.h"
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "nn/convert.h"
 #include "nn/torch.h"
 #include "small_models.h"
 
@@ -93,7 +94,7 @@ TEST(ModelFolder, HasTheShapeOfHuggingFace) {
     }
   }
   const Json json = parse_json(read_file(folder / "config.json", 1 << 20), "config.json");
-  EXPECT_EQ(json["model_type"], "gsa");
+  EXPECT_EQ(json["model_type"], "gated_sparse_attention");
   EXPECT_EQ(json["torch_dtype"], "float16");
 }
 
@@ -107,6 +108,26 @@ TEST(ModelFolder, TypeIsConvertedOnRequest) {
   auto wide = load_model(folder.path(), {.dtype = DType::f32}).model;
   EXPECT_TRUE(torch::equal(wide->output_weight(), low->output_weight().to(torch::kFloat32)));
   EXPECT_TRUE(torch::equal(mean_variances(wide)[0], mean_variances(model)[0]));
+}
+
+// Weights that a folder has are not drawn first; what is new is drawn as ever.
+TEST(ModelFolder, LoadingDrawsOnlyWhatIsNew) {
+  TemporaryFolder folder;
+  ModelConfig config = small_model(small(AttentionConfig::gated_only()));
+  config.attention.qkv_bias = true;
+  save_model(trained(config), folder.path(), {.dtype = DType::bf16});
+  torch::manual_seed(5);
+  const auto drawn = [] { return at::detail::getDefaultCPUGenerator().get_state(); };
+  const Tensor before = drawn();
+  const auto loaded = load_model(folder.path()).model;
+  EXPECT_TRUE(torch::equal(drawn(), before));
+  for (const Tensor& parameter : loaded->parameters()) EXPECT_TRUE(parameter.requires_grad());
+  ModelConfig wanted = config;
+  wanted.attention.sparse = true;
+  const auto more = load_model(folder.path(), {.config = wanted, .missing = MissingParts::initialise}).model;
+  torch::manual_seed(5);
+  const std::string name = "model.layers.1.self_attn.indexer.wq.weight";
+  EXPECT_TRUE(torch::equal(state(more).at(name), state(Model(wanted)).at(name).to(torch::kBFloat16)));
 }
 
 TEST(ModelFolder, SavingAgainReplaces) {
@@ -147,24 +168,31 @@ TEST(Conversion, MissingPartsAreNamedOrRefused) {
   EXPECT_EQ(mean_variances(model).size(), 0u);
 }
 
-// Gates at one half, folded into their neighbours, leave a dense model what it was.
+// Gates at one half, folded into their neighbours, leave a dense model what it was; a bias of v is one.
 TEST(Conversion, FoldedGatesKeepTheFunction) {
-  TemporaryFolder folder;
-  auto model = make_model(small_model(small(AttentionConfig::standard())), torch::kFloat32);
-  save_model(model, folder.path());
-  ModelConfig gated = small_model(small(AttentionConfig::gated_only()));
-  gated.attention.gate_init_std = 0;
-  const Tensor tokens = random_tokens({2, 20});
-  const Tensor before = model->forward(tokens).hidden;
-  auto folded =
-      load_model(folder.path(), {.config = gated, .missing = MissingParts::initialise_and_fold}).model;
-  EXPECT_LT(max_error(folded->forward(tokens).hidden, before), 1e-5);
-  auto plain = load_model(folder.path(), {.config = gated, .missing = MissingParts::initialise}).model;
-  EXPECT_GT(max_error(plain->forward(tokens).hidden, before), 1e-2);
-  // Only new gates are folded: a gated model loaded with the same option stays as it is.
-  TemporaryFolder again;
-  save_model(folded, again.path());
-  expect_equal_state(folded, load_model(again.path(), {.missing = MissingParts::initialise_and_fold}).model);
+  for (const bool bias : {false, true}) {
+    SCOPED_TRACE(bias);
+    TemporaryFolder folder;
+    ModelConfig dense = small_model(small(AttentionConfig::standard()));
+    dense.attention.qkv_bias = bias;
+    auto model = make_model(dense, torch::kFloat32);
+    save_model(model, folder.path());
+    ModelConfig gated = small_model(small(AttentionConfig::gated_only()));
+    gated.attention.gate_init_std = 0;
+    gated.attention.qkv_bias = bias;
+    const Tensor tokens = random_tokens({2, 20});
+    const Tensor before = model->forward(tokens).hidden;
+    auto folded =
+        load_model(folder.path(), {.config = gated, .missing = MissingParts::initialise_and_fold}).model;
+    EXPECT_LT(max_error(folded->forward(tokens).hidden, before), 1e-5);
+    auto plain = load_model(folder.path(), {.config = gated, .missing = MissingParts::initialise}).model;
+    EXPECT_GT(max_error(plain->forward(tokens).hidden, before), 1e-2);
+    // Only new gates are folded: a gated model loaded with the same option stays as it is.
+    TemporaryFolder again;
+    save_model(folded, again.path());
+    expect_equal_state(folded,
+                       load_model(again.path(), {.missing = MissingParts::initialise_and_fold}).model);
+  }
 }
 
 TEST(Conversion, SizesMustAgree) {
@@ -265,6 +293,50 @@ INSTANTIATE_TEST_SUITE_P(
                              },
                              {"mean_variance' to be F64", "got F32"}}),
     [](const auto& test) { return std::string(test.param.name); });
+
+// A part that config.json has is not made anew, whichever way a folder becomes another system.
+TEST(Conversion, DamagedPartsAreRefused) {
+  struct {
+    AttentionConfig stored;
+    std::function<void(Contents&)> damage;
+    std::string part;
+  } const cases[] = {
+      {small(AttentionConfig::sparse_only()),
+       [](Contents& c) {
+         auto& [tensor, bytes] = c.tensors["model.layers.0.self_attn.indexer.mean_variance"];
+         tensor.type = StoredType::f32;
+         bytes.resize(4);
+       },
+       "mean_variance' to be F64"},
+      {small(AttentionConfig::sparse_only()),
+       [](Contents& c) { c.tensors.erase("model.layers.1.self_attn.indexer.wq.weight"); },
+       "none for 'model.layers.1.self_attn.indexer.wq.weight'"},
+      {small(AttentionConfig::gated_only()),
+       [](Contents& c) {
+         c.tensors.erase("model.layers.1.self_attn.value_gate.weight");
+         c.tensors.erase("model.layers.1.self_attn.value_gate.bias");
+       },
+       "none for 'model.layers.1.self_attn.value_gate."},
+      {small(AttentionConfig::standard()),
+       [](Contents& c) {
+         c.tensors["model.layers.0.self_attn.value_gate.bias"] = c.tensors["model.norm.weight"];
+       },
+       "value_gate.bias'"},
+  };
+  const ModelConfig wanted = small_model(small(AttentionConfig::gsa()));
+  for (const auto& one : cases) {
+    SCOPED_TRACE(one.part);
+    TemporaryFolder folder, output;
+    save_model(make_model(small_model(one.stored), torch::kFloat32), folder.path());
+    Contents contents = read_all(folder / "model.safetensors");
+    one.damage(contents);
+    write_all(folder / "model.safetensors", contents);
+    expect_error([&] { convert_model(folder.path(), output.path(), {.config = wanted}); }, {one.part});
+    expect_error(
+        [&] { load_model(folder.path(), {.config = wanted, .missing = MissingParts::initialise_and_fold}); },
+        {one.part});
+  }
+}
 
 TEST(ModelFolder, TiedHeadMayStandTwiceIfEqual) {
   TemporaryFolder folder;

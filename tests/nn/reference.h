@@ -76,13 +76,18 @@ inline Reference reference_sequence(const AttentionConfig& c, const Parameters& 
   const std::int64_t length = x.size(0), size = c.head_size, group = c.heads / c.kv_heads;
   const double inf = std::numeric_limits<double>::infinity();
   const Tensor causal = torch::ones({length, length}, torch::kBool).tril();
-  const auto project = [&](const char* name, std::int64_t heads) {
-    return x.matmul(p.at(name).t()).view({length, heads, -1});
+  // norm: of which weight, over the dimensions of each head; eps as a layer alone has it.
+  const auto project = [&](const std::string& name, std::int64_t heads, const std::string& norm) {
+    Tensor y = x.matmul(p.at(name + ".weight").t());
+    if (c.qkv_bias) y = y + p.at(name + ".bias");
+    y = y.view({length, heads, -1});
+    if (!c.qk_norm || norm.empty()) return y;
+    return y / (y.square().mean(-1, true) + 1e-5).sqrt() * p.at(norm);
   };
-  const Tensor q = reference_rope(project("q_proj.weight", c.heads), size, c.rope.theta);
-  const Tensor k =
-      reference_rope(project("k_proj.weight", c.kv_heads), size, c.rope.theta).repeat_interleave(group, 1);
-  const Tensor v = reference_gate(project("v_proj.weight", c.kv_heads), p, "value_gate", c.value_gate, x)
+  const Tensor q = reference_rope(project("q_proj", c.heads, "q_norm.weight"), size, c.rope.theta);
+  const Tensor k = reference_rope(project("k_proj", c.kv_heads, "k_norm.weight"), size, c.rope.theta)
+                       .repeat_interleave(group, 1);
+  const Tensor v = reference_gate(project("v_proj", c.kv_heads, ""), p, "value_gate", c.value_gate, x)
                        .repeat_interleave(group, 1);
 
   Reference r;

@@ -102,11 +102,39 @@ TEST(Rope, ChunksGiveTheSameBits) {
   EXPECT_TRUE(torch::equal(rotate(x, tables), whole));
 }
 
+TEST(Rope, LinearScalingDividesEveryFrequency) {
+  RopeConfig config;
+  config.linear_factor = 4;
+  const Rope plain(8, RopeConfig{}, true), scaled(8, config, true);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(scaled.frequencies()[i], plain.frequencies()[i] / 4);
+  EXPECT_EQ(scaled.factor(), 1);
+}
+
+// By the turns of a pair over the original length: above 4 as it was, below 1 slowed by the whole factor.
+TEST(Rope, Llama3ScalingGoesByTurns) {
+  RopeConfig config;
+  config.theta = 500000;
+  const Rope plain(128, config, true);
+  config.llama3.factor = 8;
+  const Rope scaled(128, config, true);
+  int kept = 0, slowed = 0, between = 0;
+  for (std::size_t i = 0; i < 64; ++i) {
+    const double w = plain.frequencies()[i], turns = 8192 * w / (2 * M_PI);
+    const double share = (turns - 1) / 3;
+    const double expected = turns > 4 ? w : turns < 1 ? w / 8 : share * w + (1 - share) * w / 8;
+    EXPECT_NEAR(scaled.frequencies()[i], expected, 1e-15 * w);
+    (turns > 4 ? kept : turns < 1 ? slowed : between) += 1;
+  }
+  EXPECT_GT(kept, 20);
+  EXPECT_GT(slowed, 20);
+  EXPECT_GT(between, 3);
+}
+
 TEST(Yarn, FactorOneIsPlainRope) {
-  YarnConfig odd;
-  odd.original_length = 17;
-  odd.beta_fast = 5;
-  const Rope rope(64, RopeConfig{10000, odd}, true);
+  RopeConfig odd;
+  odd.yarn.original_length = 17;
+  odd.yarn.beta_fast = 5;
+  const Rope rope(64, odd, true);
   EXPECT_EQ(rope.frequencies(), Rope(64, RopeConfig{}, true).frequencies());
   EXPECT_EQ(rope.factor(), 1);
 }

@@ -68,6 +68,11 @@ inline std::vector<NamedConfig> all_variants() {
   add("temperature_learned", [](auto& c) { c.indexer.temperature = {0.5, true}; });
   add("one_kv_head", [](auto& c) { c.kv_heads = 1; });
   add("all_kv_heads", [](auto& c) { c.kv_heads = c.heads; });
+  add("qkv_biases", [](auto& c) { c.qkv_bias = true; });
+  add("query_key_norms", [](auto& c) { c.qk_norm = true; });
+  AttentionConfig plain = small(AttentionConfig::standard());
+  plain.qkv_bias = plain.qk_norm = true;
+  variants.push_back({"standard_biases_and_norms", plain});
   return variants;
 }
 
@@ -79,9 +84,21 @@ inline std::vector<NamedConfig> sparse_variants() {
 
 inline std::string name_of_case(const ::testing::TestParamInfo<NamedConfig>& info) { return info.param.name; }
 
+// Biases of q, k and v and norms of q and k that are not the start's, where there are any.
+inline void stir_optional_parts(torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
+    const std::string& name = item.key();
+    Tensor value = item.value();
+    if (name.ends_with("_proj.bias")) value.normal_(0, 0.5);
+    if (name.ends_with("q_norm.weight") || name.ends_with("k_norm.weight")) value.normal_(1, 0.3);
+  }
+}
+
 inline GatedSparseAttention make_layer(const AttentionConfig& config, torch::Dtype dtype = torch::kFloat64) {
   torch::manual_seed(7);
   GatedSparseAttention layer(config);
+  stir_optional_parts(*layer);
   layer->to(dtype);
   return layer;
 }

@@ -25,6 +25,7 @@ inline ModelConfig small_model(const AttentionConfig& attention) {
 inline Model make_model(const ModelConfig& config, torch::Dtype dtype = torch::kFloat64) {
   torch::manual_seed(11);
   Model model(config);
+  stir_optional_parts(*model);
   model->to(dtype);
   return model;
 }

@@ -53,6 +53,18 @@ def test_a_second_run_does_nothing_and_says_so(whole):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_pages_of_a_gpus_folder_need_no_gpu(whole, gsa):
+    program, _ = whole
+    out = gsa.folder / "out"
+    shutil.copytree(program.folder / "out", out, ignore=shutil.ignore_patterns("runs", "data"))
+    mark = out / "paper.json"
+    mark.write_text(mark.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    page = (out / "README.md").read_text(encoding="utf-8")
+    (out / "README.md").unlink()
+    assert "nothing to do: all" in gsa.run(*SMOKE, "--device", "cuda")
+    assert (out / "README.md").read_text(encoding="utf-8") == page
+
+
 def test_systems_saw_the_same_tokens(whole):
     program, _ = whole
     results = program.folder / "out" / "results" / "seed-1"

@@ -48,6 +48,8 @@ def test_a_trained_tokenizer_is_used_again(gsa, words):
     assert train["tokenizer"] == "sentencepiece" and train["vocab_size"] == 320
     assert train["tokens"] < words.stat().st_size / 2
     assert train == manifest(gsa.folder / "valid") == manifest(gsa.folder / "again")
+    # transformers would put a space before every text.
+    assert json.loads((gsa.folder / "train/tokenizer_config.json").read_text())["add_prefix_space"] is False
 
 
 def test_mistakes_are_explained(gsa, words):

@@ -67,6 +67,18 @@ Sequence Sequence::fork(std::int64_t length) const {
   return other;
 }
 
+void Sequence::adopt(std::span<const std::int32_t> pages, std::span<const std::int64_t> tokens) {
+  constexpr const char* kOp = "infer::Sequence::adopt";
+  if (!pages_.empty()) bad_argument(kOp, "sequence", "an empty one", concat("one of ", length(), " tokens"));
+  if (tokens.size() != pages.size() * static_cast<std::size_t>(pool_->page_size())) {
+    bad_argument(kOp, "tokens", concat(pages.size(), " pages of ", pool_->page_size()),
+                 concat(tokens.size()));
+  }
+  tokens_.assign(tokens.begin(), tokens.end());
+  pages_.assign(pages.begin(), pages.end());
+  for (const std::int32_t used : pages_) pool_->share(used);
+}
+
 void Sequence::truncate(std::int64_t length) {
   if (length < 0 || length > this->length()) {
     bad_argument("infer::Sequence::truncate", "length",

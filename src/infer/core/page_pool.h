@@ -51,6 +51,11 @@ class Sequence {
   Sequence fork() const { return fork(length()); }
   Sequence fork(std::int64_t length) const;
 
+  // The sequence, which must be empty, takes part in full pages that hold these tokens: page_size of them each.
+  void adopt(std::span<const std::int32_t> pages, std::span<const std::int64_t> tokens);
+
+  const std::shared_ptr<PagePool>& pool() const { return pool_; }
+
   // Forgets what is behind the first `length` tokens.
   void truncate(std::int64_t length);
   void clear() { truncate(0); }

@@ -153,15 +153,17 @@ SampledToken Sampler::sample(std::span<const float> logits) {
   check(logits);
   penalise(logits);
   const std::int32_t id = options_.temperature == 0 ? most_likely() : draw();
-  SampledToken token{.id = id, .logprob = {}, .top = {}};
-  if (options_.logprobs) {
-    const double log_sum = log_of_sum(logits);
-    token.logprob = logits[static_cast<std::size_t>(id)] - log_sum;
-    token.top = most_likely_of(logits, log_sum, *options_.logprobs);
-  }
   remember({&id, 1});
   ++step_;
-  return token;
+  if (options_.logprobs) return with_logprobs(id, logits, *options_.logprobs);
+  return {.id = id, .logprob = {}, .top = {}};
+}
+
+SampledToken with_logprobs(std::int32_t id, std::span<const float> logits, std::int64_t top) {
+  const double log_sum = log_of_sum(logits);
+  return {.id = id,
+          .logprob = logits[static_cast<std::size_t>(id)] - log_sum,
+          .top = most_likely_of(logits, log_sum, top)};
 }
 
 }  // namespace gsa::infer

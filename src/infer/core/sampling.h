@@ -60,6 +60,9 @@ struct SampledToken {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
+// A token that is given, not drawn, as logits see it: its log-probability and those of the `top` most likely ones.
+SampledToken with_logprobs(std::int32_t id, std::span<const float> logits, std::int64_t top);
+
 // The tokens of one sequence, step after step.
 class Sampler {
  public:

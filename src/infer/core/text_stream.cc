@@ -2,43 +2,13 @@
 
 #include <algorithm>
 
+#include "core/utf8.h"
 #include "gsa/error.h"
 
 namespace gsa::infer {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-std::uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<std::uint8_t>(text[i]); }
-
-// How many bytes a character has that begins with this one; 0: none begins so.
-std::size_t length_from(std::uint8_t first) {
-  return first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-}
-
-// May `second` follow `first`? Overlong forms, surrogates and numbers beyond U+10FFFF show there.
-bool second_fits(std::uint8_t first, std::uint8_t second) {
-  const std::uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const std::uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  return second >= low && second <= high;
-}
-
-struct Beginning {
-  std::size_t length = 0;                                  // bytes that belong together
-  enum { complete, incomplete, broken } state = complete;  // incomplete: more bytes may follow
-};
-
-Beginning first_character(std::string_view bytes) {
-  const std::size_t wanted = length_from(byte_at(bytes, 0));
-  if (wanted == 0) return {1, Beginning::broken};
-  for (std::size_t i = 1; i < wanted; ++i) {
-    if (i == bytes.size()) return {i, Beginning::incomplete};
-    const std::uint8_t byte = byte_at(bytes, i);
-    const bool fits = i == 1 ? second_fits(byte_at(bytes, 0), byte) : (byte & 0xC0) == 0x80;
-    if (!fits) return {i, Beginning::broken};
-  }
-  return {wanted, Beginning::complete};
-}
 
 // The longest end of `text` with which one of the stop strings begins.
 std::size_t held_length(std::string_view text, const std::vector<std::string>& stops) {
@@ -58,9 +28,9 @@ std::string Utf8Stream::push(std::string_view bytes) {
   std::string text;
   std::string_view rest = pending_;
   while (!rest.empty()) {
-    const Beginning beginning = first_character(rest);
-    if (beginning.state == Beginning::incomplete) break;
-    text += beginning.state == Beginning::complete ? rest.substr(0, beginning.length) : kReplacement;
+    const Utf8Beginning beginning = first_character(rest);
+    if (beginning.state == Utf8Beginning::incomplete) break;
+    text += beginning.state == Utf8Beginning::complete ? rest.substr(0, beginning.length) : kReplacement;
     rest.remove_prefix(beginning.length);
   }
   pending_ = std::string(rest);

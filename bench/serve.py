@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Loads `gsa serve` from the loopback address and checks what it answers.
+
+    bench/serve.py MODEL --program build/release/bin/gsa [--json FILE]
+
+    load      500 requests from 8 clients and 64 from 64: errors, greedy texts against gsa generate's, sampled ones
+              against themselves, resident memory over time
+    batching  tokens/s of 16 clients over those of one, the same requests
+    hang-ups  1,000 clients that leave at random moments: pages that are still held
+    prefix    16 requests that share 8K tokens: tokens that were read
+    decode    tokens/s of --clients texts behind --context tokens, over those of gsa generate for the same batch
+
+Exit status 1 where one of them fails its bar."""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+WORDS = "keeper lamp harbour rope tide gull stone bell net boat light door wind sand rain key".split()
+
+
+class Server:
+    def __init__(self, arguments, *options):
+        command = [arguments.program, "serve", arguments.model, "--port", "0", "--extend", str(arguments.extend),
+                   "--device", arguments.device, *map(str, options)]  # fmt: skip
+        if arguments.threads:
+            command += ["--threads", str(arguments.threads)]
+        self.process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        line = self.process.stdout.readline()
+        match = re.fullmatch(r"listening on http://(\S+):(\d+)\n", line)
+        if not match:
+            sys.exit(f"gsa serve did not start: {' '.join(command)}")
+        self.host, self.port = match[1], int(match[2])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=60)
+        self.process.kill()
+
+    def ask(self, path, body=None):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=1800)
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {text}")
+        return json.loads(text) if response.headers["Content-Type"].startswith("application/json") else text
+
+    def complete(self, prompt, **options):
+        return self.ask("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 20, **options})
+
+    def metrics(self):
+        found = {}
+        for line in self.ask("/metrics").splitlines():
+            if not line.startswith("#"):
+                name, value = re.fullmatch(r"([a-z0-9_]+)(?:\{.*\})? (\S+)", line).groups()
+                found[name] = found.get(name, 0) + float(value)
+        return found
+
+    def settled(self):
+        while True:
+            metrics = self.metrics()
+            if metrics["gsa_num_requests_running"] + metrics["gsa_num_requests_waiting"] == 0:
+                return metrics
+            time.sleep(0.05)
+
+    def resident(self):
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+
+
+def prompt_of(index):
+    rng = random.Random(index)
+    return f"the {rng.choice(WORDS)} and the {rng.choice(WORDS)} {rng.randrange(1000)} {' '.join(rng.sample(WORDS, 6))}"
+
+
+def generated(arguments, prompts, tokens):
+    """Greedy texts of gsa generate, one prompt a batch of 64."""
+    texts = []
+    for begin in range(0, len(prompts), 64):
+        options = [item for prompt in prompts[begin : begin + 64] for item in ("--prompt", prompt)]
+        command = [arguments.program, "generate", arguments.model, "--json", "-n", tokens, "-t", 0, "--extend",
+                   arguments.extend, "--device", arguments.device, *options]  # fmt: skip
+        lines = subprocess.run(list(map(str, command)), text=True, capture_output=True, check=True).stdout.splitlines()
+        found = {line["prompt"]: line["text"] for line in map(json.loads, lines) if "text" in line}
+        texts += [found[index] for index in range(len(found))]
+    return texts
+
+
+def load(arguments, results):
+    count, kinds = 500, 40
+    prompts = [prompt_of(index) for index in range(kinds)]
+    expected = generated(arguments, prompts, 24)
+    memory = []
+    errors = wrong = 0
+    with Server(arguments) as server:
+        sampled = {}
+
+        def request(index):
+            kind = index % kinds
+            if index % 3 == 2:
+                answer = server.complete(prompts[kind], temperature=0.9, seed=kind, max_tokens=24)
+                first = sampled.setdefault(kind, answer["choices"][0]["text"])
+                good = first == answer["choices"][0]["text"]
+            else:
+                good = server.complete(prompts[kind], max_tokens=24)["choices"][0]["text"] == expected[kind]
+            memory.append(server.resident())
+            return good
+
+        for clients, requests in ((8, count), (64, 64)):
+            with ThreadPoolExecutor(clients) as pool:
+                for future in [pool.submit(request, index) for index in range(requests)]:
+                    try:
+                        wrong += not future.result()
+                    except Exception as error:  # noqa: BLE001: every failure counts
+                        print(error, file=sys.stderr)
+                        errors += 1
+            if clients == 8:
+                quarter = len(memory) // 4
+                second, last = (statistics.median(memory[i * quarter : (i + 1) * quarter]) for i in (1, 3))
+    results["load"] = {"requests": count + 64, "errors": errors, "other_texts": wrong,
+                       "resident_mib": {"second quarter": round(second, 1), "last quarter": round(last, 1)}}  # fmt: skip
+    return errors == 0 and wrong == 0 and last <= 1.02 * second
+
+
+def batching(arguments, results):
+    prompts = [prompt_of(1000 + index) for index in range(64)]
+    rates = {}
+    for clients in (1, 16):
+        with Server(arguments) as server, ThreadPoolExecutor(clients) as pool:
+            server.complete("the", max_tokens=8)
+            runs = []
+            for repeat in range(3):  # other prompts each time: nothing is found in the prefix cache
+                texts = [f"{repeat} {prompt}" for prompt in prompts]
+                begin = time.perf_counter()
+                answers = list(pool.map(lambda text: server.complete(text, max_tokens=64, ignore_eos=True), texts))
+                tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
+                runs.append(tokens / (time.perf_counter() - begin))
+            rates[clients] = statistics.median(runs)
+    results["batching"] = {"tokens_per_second": {str(clients): round(rate) for clients, rate in rates.items()},
+                           "ratio": round(rates[16] / rates[1], 2)}  # fmt: skip
+    return rates[16] >= 3 * rates[1]
+
+
+def hang_ups(arguments, results):
+    with Server(arguments, "--max-batch", 32) as server:
+        rng = random.Random(9)
+
+        def leave(index):
+            body = json.dumps({"prompt": prompt_of(index), "max_tokens": 150, "stream": index % 2 == 0})
+            request = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            with socket.create_connection((server.host, server.port)) as raw:
+                raw.sendall(request[: rng.choice([len(request)] * 4 + [rng.randrange(len(request))])].encode())
+                raw.settimeout(rng.random() * 0.2)
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    if rng.random() < 0.7:
+                        raw.recv(rng.randrange(1, 4096))
+
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(leave, range(1000)))
+        metrics = server.settled()
+        held = metrics["gsa_kv_cache_pages_in_use"] - metrics["gsa_kv_cache_prefix_pages"]
+        results["hang-ups"] = {"clients": 1000, "cancelled": int(metrics["gsa_requests_cancelled_total"]),
+                               "failed": int(metrics["gsa_requests_failed_total"]), "pages_leaked": int(held)}  # fmt: skip
+        return held == 0 and metrics["gsa_requests_failed_total"] == 0
+
+
+def prefix(arguments, results):
+    text = " ".join(prompt_of(index) for index in range(4000))
+    with Server(arguments) as server, ThreadPoolExecutor(16) as pool:
+        ids = server.ask("/tokenize", {"prompt": text})["tokens"][:8192]
+        tails = [server.ask("/tokenize", {"prompt": word, "add_special_tokens": False})["tokens"][:3] for word in WORDS]
+        begin = time.perf_counter()
+        list(pool.map(lambda tail: server.complete([ids + tail], max_tokens=4), tails))
+        read = int(server.settled()["gsa_prefill_tokens_total"])
+        results["prefix"] = {"shared": 8192, "requests": 16, "tokens_read": read,
+                             "seconds": round(time.perf_counter() - begin, 2)}  # fmt: skip
+        return read == 8192 + sum(map(len, tails))
+
+
+def decode(arguments, results):
+    """Both read the same prompts and write the same number of tokens; only the steps are timed."""
+    tokens = arguments.tokens
+    base = " ".join(prompt_of(index) for index in range(arguments.context // 8))
+    with Server(arguments, "--max-batch", arguments.clients) as server, ThreadPoolExecutor(arguments.clients) as pool:
+        whole = server.ask("/tokenize", {"prompt": base})["tokens"]
+        ids = whole[: arguments.context - 8]
+        prompts = [[*ids[: -index - 1], ids[index]] for index in range(arguments.clients)]
+
+        def stream(prompt):
+            """Times of the tokens of one text."""
+            connection = http.client.HTTPConnection(server.host, server.port, timeout=1800)
+            body = {"prompt": [prompt], "temperature": 0, "max_tokens": tokens, "ignore_eos": True, "stream": True}
+            connection.request("POST", "/v1/completions", json.dumps(body))
+            response, times = connection.getresponse(), []
+            while line := response.readline():
+                if line.startswith(b"data: {"):
+                    times.append(time.perf_counter())
+            connection.close()
+            return times
+
+        for prompt in prompts:  # into the prefix cache: all texts then begin together
+            server.complete([prompt], max_tokens=1)
+        before = server.metrics()
+        begin = time.perf_counter()
+        times = list(pool.map(stream, prompts))
+        after = server.settled()
+        # While all of them run: from the last one's first token to the first one's last.
+        start, end = max(t[0] for t in times), min(t[-1] for t in times)
+        steps = sum(sum(start < t <= end for t in own) for own in times)
+        rate = steps / (end - start)
+        count = after["gsa_generation_tokens_total"] - before["gsa_generation_tokens_total"]
+        results["decode"] = {"clients": arguments.clients, "context": arguments.context,
+                             "tokens_per_second": round(rate, 1), "all": round(count / (time.perf_counter() - begin), 1)}  # fmt: skip
+    # The engine's own rate, in one batch of as many prompts of as many tokens.
+    files = []
+    for index in range(arguments.clients):
+        path = Path(arguments.scratch) / f"prompt-{index}.txt"
+        path.write_text(f"{index} {base}"[: len(base) * len(ids) // len(whole)])  # as many tokens, about
+        files += ["--prompt-file", path]
+    command = [arguments.program, "generate", arguments.model, "-n", tokens, "-t", 0, "--ignore-eos", "--extend",
+               arguments.extend, "--device", arguments.device, "--stats", "--json", *files]  # fmt: skip
+    if arguments.threads:
+        command += ["--threads", arguments.threads]
+    lines = subprocess.run(list(map(str, command)), text=True, capture_output=True, check=True).stdout.splitlines()
+    stats = [line for line in map(json.loads, lines) if "text" not in line][0]
+    engine = stats["stats"]["decode_tokens_per_second"]
+    results["decode"] |= {"engine_tokens_per_second": round(engine, 1), "share": round(rate / engine, 3)}
+    return rate >= 0.9 * engine
+
+
+PARTS = {"load": load, "batching": batching, "hang-ups": hang_ups, "prefix": prefix, "decode": decode}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a model folder")
+    parser.add_argument("--program", required=True, help="the program gsa")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of %(default)s")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, help="of the server and of gsa generate")
+    parser.add_argument("--extend", default=1, help="as gsa generate takes it")
+    parser.add_argument("--clients", type=int, default=8, help="of decode")
+    parser.add_argument("--context", type=int, default=8192, help="of decode, tokens")
+    parser.add_argument("--tokens", type=int, default=64, help="of decode, a text")
+    parser.add_argument("--scratch", default=".", help="a folder for prompts")
+    parser.add_argument("--json", help="results to this file")
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts.split(",")) - set(PARTS)
+    if unknown:
+        parser.error(f"--parts: expected some of {', '.join(PARTS)}, got {', '.join(unknown)}")
+    results, failed = {"cores": os.cpu_count(), "device": arguments.device}, []
+    for part in arguments.parts.split(","):
+        holds = PARTS[part](arguments, results)
+        print(f"{part:10} {'holds' if holds else 'FAILS'}  {json.dumps(results[part])}", flush=True)
+        results[part]["holds"] = bool(holds)
+        failed += [] if holds else [part]
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(results, indent=2) + "\n")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Trains a gated sparse model on several GPUs by torch's own engine: FSDP2, AdamW, torch.distributed.checkpoint.
+
+    gsa tokenize book.txt --split blank-lines --output data/book
+    torchrun --nproc-per-node 8 examples/train_fsdp.py --data data/book --output runs/fsdp --preset small \\
+        --dense 2000 --warmup 200 --sparse 1000
+    torchrun ... the same again               goes on from the newest checkpoint, on any number of ranks
+    gsa generate runs/fsdp/model --prompt "The keeper"
+
+Weights, moments and sums of gradients are fp32; the model computes in --precision. docs/distributed.md explains it.
+"""
+
+import argparse
+import json
+import math
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+
+import gated_sparse_attention as gsa
+
+
+class Rows:
+    """Rows of `length` tokens of a `gsa tokenize` folder, in an order that follows from (seed, epoch)."""
+
+    def __init__(self, folder: Path, length: int, seed: int):
+        self.length, self.seed = length, seed
+        about = json.loads((folder / "dataset.json").read_text())
+        self.vocab_size, self.shards, self.rows = about["vocab_size"], [], []
+        for n, shard in enumerate(about["shards"]):
+            tokens = np.memmap(folder / shard["tokens_file"], f"<u{about['token_bytes']}", "r")
+            self.shards.append((tokens, np.memmap(folder / shard["documents_file"], "<i8", "r")))
+            self.rows += [(n, start) for start in range(0, len(tokens) - length, length)]
+        if not self.rows:
+            raise SystemExit(f"--data {folder}: expected more than --length ({length}) tokens, got {about['tokens']}")
+        tokens, ends = self.shards[0]
+        self.bos, self.eos = int(tokens[0]), int(tokens[ends[0] - 1])  # documents stand between marks
+
+    @cache
+    def order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
+
+    def batch(self, step: int, count: int, rank: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """This rank's share of a step's `count` rows: tokens and targets [T], and where sequences begin."""
+        tokens, targets, starts = [], [], [0]
+        for number in range(step * count + rank, (step + 1) * count, ranks):
+            epoch, place = divmod(number, len(self.rows))
+            shard, start = self.rows[self.order(epoch)[place]]
+            ids, ends = self.shards[shard]
+            row = torch.from_numpy(ids[start : start + self.length + 1].astype(np.int64))
+            inner = slice(*np.searchsorted(ends, (start, start + self.length), "right"))
+            cuts = torch.from_numpy(ends[inner] - start)
+            tokens.append(row[:-1])
+            targets.append(row[1:].index_fill(0, cuts - 1, -100))  # a document's last token predicts nothing
+            starts += [(len(tokens) - 1) * self.length + end for end in (*cuts.tolist(), self.length)]
+        return torch.cat(tokens), torch.cat(targets), torch.tensor(starts).unique()
+
+
+def prepare(options, config: gsa.ModelConfig, device: torch.device, mesh) -> gsa.GatedSparseForCausalLM:
+    """The model, every block sharded by itself, the same on every rank whatever their number."""
+    torch.manual_seed(options.seed)
+    model = gsa.GatedSparseForCausalLM(config).to(device).train()
+    low = torch.bfloat16 if options.precision == "bf16" else torch.float32
+    # Inputs are left as they are: those that are not in `low` (tables of cos and sin, running means) need their bits.
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.model.layers:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+        if block.self_attn.indexer is not None:  # V-bar follows the whole batch
+            block.self_attn.indexer.reduce_totals = dist.all_reduce
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    register_fsdp_forward_method(model, "loss")
+    return model
+
+
+def make_optimizer(model: gsa.GatedSparseForCausalLM, options) -> torch.optim.AdamW:
+    groups = [{"params": group["params"], "rate": options.indexer_lr if group["kind"] == "indexer" else 1.0,
+               "kind": group["kind"], "weight_decay": 0.1 if group["decay"] else 0.0}
+              for group in model.parameter_groups()]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95))
+    # State of what is still frozen, too: a checkpoint has the same tensors in every phase, and resumes into any.
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter),
+                                      "exp_avg_sq": torch.zeros_like(parameter)}  # fmt: skip
+    return optimizer
+
+
+def phase_of(step: int, options) -> str:
+    return "dense" if step < options.dense else "warmup" if step < options.dense + options.warmup else "sparse"
+
+
+def train_step(model, optimizer, data: Rows, step: int, options, device: torch.device) -> dict:
+    rank, ranks, phase = dist.get_rank(), dist.get_world_size(), phase_of(step, options)
+    tokens, targets, starts = data.batch(step, options.rows, rank, ranks)
+    for kind in ("base", "gate", "indexer"):
+        model.set_learning(kind, (kind == "indexer") if phase == "warmup" else (kind != "indexer" or phase == "sparse"))
+    kl = {}
+    if phase != "dense":
+        sample = gsa.KlSample(options.kl_share, step * ranks + rank)
+        kl = dict(want_kl=True, kl_support="all", kl_sample=sample)
+    loss = model.loss(tokens.to(device), targets.to(device), cu_seqlens=starts, phase=phase, deterministic=False,
+                      checkpoint_activations=options.checkpoint_activations, **kl)  # fmt: skip
+    zero = torch.zeros((), device=device)
+    parts = torch.stack([loss.sum.detach(), loss.count, zero if loss.kl is None else loss.kl.detach().sum() / ranks])
+    dist.all_reduce(parts)
+    # FSDP takes the mean of the ranks' gradients. Of the KL that is right, as ranks have equally many tokens.
+    objective = zero if phase == "warmup" else loss.sum * (ranks / parts[1])
+    (objective if loss.kl is None else objective + loss.kl.sum()).backward()
+
+    total = options.dense + options.warmup + options.sparse
+    rise = min((step + 1) / max(total // 50, 1), 1)
+    lr = options.lr * rise * (0.55 + 0.45 * math.cos(math.pi * step / total))
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["rate"]
+    for of_indexer in (False, True):  # two losses, two norms: one must not shrink the other
+        kinds = [group for group in optimizer.param_groups if (group["kind"] == "indexer") == of_indexer]
+        torch.nn.utils.clip_grad_norm_([p for group in kinds for p in group["params"]], 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"step": step, "phase": phase, "loss": (parts[0] / parts[1]).item(), "kl": parts[2].item()}
+
+
+def state_of(model, optimizer) -> dict:
+    """By reference: loading into it is loading into the model."""
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
+
+
+def export(model, config: gsa.ModelConfig, folder: Path, data: Path) -> None:
+    """The whole weights as a folder that `gsa` and load_model read; every rank takes part in gathering."""
+    state = {}
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if dist.get_rank() == 0:
+            state[name] = whole.cpu()
+    if dist.get_rank() == 0:
+        with torch.device("meta"):
+            gathered = gsa.GatedSparseForCausalLM(config)
+        gathered.load_state_dict(state, assign=True)
+        gsa.save_model(gathered, folder)
+        for file in data.glob("tokenizer*"):
+            shutil.copy(file, folder)
+    dist.barrier()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="a folder that `gsa tokenize` made")
+    parser.add_argument("--output", type=Path, required=True, help="checkpoints, losses.jsonl and the model")
+    parser.add_argument("--preset", default="tiny", help="sizes; the vocabulary is the dataset's")
+    parser.add_argument("--system", default="gsa", choices=("gsa", "sparse-only", "gated-only", "standard"))
+    parser.add_argument("--length", type=int, default=1024, help="tokens of a row")
+    parser.add_argument("--rows", type=int, default=16, help="of a step, over all ranks")
+    for phase, steps in (("dense", 100), ("warmup", 20), ("sparse", 50)):
+        parser.add_argument(f"--{phase}", type=int, default=steps, help="steps of this phase")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--indexer-lr", type=float, default=10.0, help="times --lr, for the indexer")
+    parser.add_argument("--kl-share", type=float, default=0.25, help="of the queries that teach the indexer, 1/n")
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "fp32"))
+    parser.add_argument("--checkpoint-activations", action="store_true")
+    parser.add_argument("--save-every", type=int, default=50, help="steps")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    device_type = "cuda" if torch.cuda.is_available() and gsa.functional.built_with_cuda() else "cpu"
+    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+    ranks, device = dist.get_world_size(), torch.device(device_type)
+    if device_type == "cuda":
+        device = torch.device("cuda", dist.get_node_local_rank())
+        torch.cuda.set_device(device)
+    if options.rows % ranks:
+        raise SystemExit(f"--rows: expected a multiple of the ranks ({ranks}), got {options.rows}")
+    data = Rows(options.data, options.length, options.seed)
+    config = gsa.ModelConfig.preset(options.preset).apply(options.system)
+    config.vocab_size, config.max_positions = data.vocab_size, options.length
+    config.bos_id, config.eos_ids = data.bos, [data.eos]
+    steps = options.dense + options.warmup + options.sparse
+    if not config.attention.sparse and steps > options.dense:
+        raise SystemExit(f"--warmup, --sparse: expected 0 for --system {options.system}, which has no indexer")
+
+    model = prepare(options, config, device, init_device_mesh(device_type, (ranks,)))
+    optimizer = make_optimizer(model, options)
+    done = sorted(options.output.glob("checkpoints/step-*/.metadata"))  # written last
+    first = 0
+    if done:
+        dcp.load(state_of(model, optimizer), checkpoint_id=done[-1].parent)
+        first = int(done[-1].parent.name.removeprefix("step-"))
+    for step in range(first, steps):
+        report = train_step(model, optimizer, data, step, options, device)
+        if dist.get_rank() == 0:
+            print(json.dumps(report), flush=True)
+            options.output.mkdir(parents=True, exist_ok=True)
+            with open(options.output / "losses.jsonl", "a") as log:
+                log.write(json.dumps(report) + "\n")
+        if (step + 1) % options.save_every == 0 or step + 1 == steps:
+            dcp.save(state_of(model, optimizer), checkpoint_id=options.output / f"checkpoints/step-{step + 1:08}")
+    export(model, config, options.output / "model", options.data)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

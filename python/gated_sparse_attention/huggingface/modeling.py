@@ -1,0 +1,353 @@
+"""The model for transformers: the same blocks as gated_sparse_attention.model, with padding, a cache and generate()."""
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
+
+from .._errors import bad_argument, shown
+from ..attention import GatedSparseAttention
+from ..functional import IndexerInputs, Layout, attend, decode, sparse_attention
+from ..indexer import Indexer
+from ..loss import IGNORED
+from ..model import Block, run_block
+from ..plan import SequencePlan
+from ..rms_norm import RmsNorm
+from .cache import GatedSparseCache
+from .configuration import GatedSparseAttentionConfig
+
+_WHERE = "GatedSparseAttentionModel"
+_FEW_QUERIES = 16  # what gsa::decode takes on a GPU
+
+
+@dataclass
+class GatedSparseOutput(BaseModelOutputWithPast):
+    """indexer_loss: 0-dim, the indexer's loss added up over layers, where wanted."""
+
+    indexer_loss: Tensor | None = None
+
+
+@dataclass
+class GatedSparseCausalLMOutput(CausalLMOutputWithPast):
+    """loss: cross-entropy of the labels, plus indexer_loss where there is one, or the share of both in a step's."""
+
+    indexer_loss: Tensor | None = None
+
+
+def _joined(places: list[Tensor]) -> Tensor:
+    """int64, of a batch of no rows too, of which torch.cat makes nothing."""
+    return torch.cat([torch.empty(0, dtype=torch.int64), *places])
+
+
+@dataclass
+class _Sequences:
+    """Sequences of a cached pass that run alike, sparse or dense."""
+
+    sparse: bool
+    rows: Tensor | None  # of the pass's new tokens; None: all
+    sequences: Tensor  # int64, which of the batch
+    new: list[int]
+    lengths: list[int]  # of all their keys
+    table: Tensor  # of their pages
+    lengths_on_device: Tensor  # int32
+
+    def __post_init__(self):
+        self.alike = len(set(self.new)) == 1 and 1 <= self.new[0] <= _FEW_QUERIES
+
+
+class _CachedPass:
+    """New tokens of a batch, one sequence after another, whose keys go into a cache. Gradients reach the new tokens;
+    what the cache held before is a constant."""
+
+    def __init__(self, attention: GatedSparseAttention, cache: GatedSparseCache, new: list[int], columns: int,
+                 positions: Tensor | None, dtype: torch.dtype, device: torch.device, phase: str | None):  # fmt: skip
+        past = cache.lengths or [0] * len(new)
+        cache.advance(new, columns)
+        self.cache = cache
+        starts = torch.tensor([0, *accumulate(new)])
+        index = _joined([torch.arange(p, p + n) for p, n in zip(past, new)]).to(device)
+        self.plan: SequencePlan = attention.plan(
+            (sum(new),), dtype, device, cu_seqlens=starts, positions=index if positions is None else positions,
+            phase=phase)  # fmt: skip
+        self.slots = self._slots(list(range(len(new))), past, cache.lengths, device)
+        runs_sparse = [self.plan.phase == "sparse" and n >= attention.config.dense_below for n in cache.lengths]
+        self.kinds = []
+        for sparse in (True, False):
+            chosen = [n for n, kind in enumerate(runs_sparse) if kind == sparse]
+            if not chosen:
+                continue
+            rows = None
+            if len(chosen) < len(new):
+                rows = torch.cat([torch.arange(starts[n], starts[n + 1]) for n in chosen]).to(device)
+            sequences, lengths = torch.tensor(chosen, device=device), [cache.lengths[n] for n in chosen]
+            self.kinds.append(_Sequences(sparse, rows, sequences, [new[n] for n in chosen], lengths,
+                                         cache.table(sequences),
+                                         torch.tensor(lengths, dtype=torch.int32, device=device)))  # fmt: skip
+
+    def _slots(self, sequences: list[int], begin: list[int], end: list[int], device: torch.device) -> Tensor:
+        places = [torch.arange(n * self.cache.capacity + a, n * self.cache.capacity + b)
+                  for n, a, b in zip(sequences, begin, end)]  # fmt: skip
+        return _joined(places).to(device)
+
+    def run(self, number: int, block: Block, x: Tensor) -> Tensor:
+        """One block over the new tokens x [T, d_model]."""
+        return block(x, self.plan, None, partial(self._attend_cached, number)).out
+
+    def _attend_cached(self, number: int, attention: GatedSparseAttention, q: Tensor, k: Tensor, v: Tensor,
+                       indexer: IndexerInputs | None) -> Tensor:  # fmt: skip
+        self.cache.write(number, self.slots, k, v, None if indexer is None else indexer.k)
+        parts = [self._attend(number, attention, kind, q, k, v, indexer) for kind in self.kinds]
+        attended = parts[0] if parts else q  # a batch of no rows
+        if len(parts) > 1:
+            order = torch.cat([kind.rows for kind in self.kinds]).argsort()
+            attended = torch.cat(parts).index_select(0, order)
+        return attended
+
+    def _attend(self, number: int, attention: GatedSparseAttention, kind: _Sequences, q: Tensor, k: Tensor, v: Tensor,
+                indexer: IndexerInputs | None) -> Tensor:  # fmt: skip
+        def take(y: Tensor) -> Tensor:
+            return y if kind.rows is None else y.index_select(0, kind.rows)
+
+        q, device = take(q), q.device
+        budget = attention.indexer.budget(attention.indexer.mean_variance) if kind.sparse else None
+        if kind.alike and not torch.is_grad_enabled():
+            pages = self.cache.paged(number, kind.table, kind.lengths_on_device, max(kind.lengths), kind.sparse)
+            shape = (len(kind.new), kind.new[0])
+            q = q.unflatten(0, shape)
+            if not kind.sparse:
+                return decode(q, pages).out.flatten(0, 1)
+            return decode(q, pages, take(indexer.q).unflatten(0, shape), take(indexer.w).unflatten(0, shape),
+                          indexer.bias, index_scale=indexer.scale, form=indexer.form, budget=budget).out.flatten(0, 1)  # fmt: skip
+        slots = self._slots(kind.sequences.tolist(), [0] * len(kind.lengths), kind.lengths, device)
+        rows = self.cache.rows(number, slots)
+        if torch.is_grad_enabled():
+            ends = accumulate(kind.lengths)
+            places = torch.cat([torch.arange(end - n, end) for end, n in zip(ends, kind.new)]).to(device)
+            rows.k, rows.v = (old.index_copy(0, places, take(new)) for old, new in ((rows.k, k), (rows.v, v)))
+        layout = Layout(torch.tensor([0, *accumulate(kind.new)]), torch.tensor([0, *accumulate(kind.lengths)]))
+        if not kind.sparse:
+            return attend(q, rows.k, rows.v, layout=layout).out
+        inputs = IndexerInputs(take(indexer.q), rows.index_k, take(indexer.w), indexer.bias, indexer.scale, indexer.form)
+        return sparse_attention(q, rows.k, rows.v, inputs.detach(), budget, layout=layout).out
+
+
+class GatedSparseAttentionPreTrainedModel(PreTrainedModel):
+    config_class = GatedSparseAttentionConfig
+    config: GatedSparseAttentionConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]
+    _skip_keys_device_placement = ["past_key_values"]
+
+    def _require_one_device(self) -> None:
+        """hf_device_map: accelerate's, where it has spread the model."""
+        devices = sorted({str(device) for device in getattr(self, "hf_device_map", {}).values()})
+        if len(devices) > 1:
+            bad_argument(_WHERE, "device_map", "one device for all layers", ", ".join(devices))
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.normal_(module.weight, mean=0.0, std=getattr(module, "init_std", self.config.initializer_range))
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, RmsNorm):
+            init.ones_(module.weight)
+        elif isinstance(module, Indexer):
+            init.constant_(module.mean_variance, -1.0)
+            if module.config.form == "sigmoid":
+                init.zeros_(module.bias)
+            if module.config.temperature.learned:
+                init.constant_(module.log_temperature, torch.tensor(module.config.temperature.value).log().item())
+
+
+class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
+    """Embedding, blocks and the last norm."""
+
+    def __init__(self, config: GatedSparseAttentionConfig):
+        super().__init__(config)
+        sizes = config.model_config()
+        self.embed_tokens = nn.Embedding(sizes.vocab_size, sizes.attention.d_model)
+        self.layers = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.norm = RmsNorm(sizes.attention.d_model, sizes.rms_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None, past_key_values: GatedSparseCache | None = None,
+        inputs_embeds: Tensor | None = None, use_cache: bool | None = None, output_hidden_states: bool | None = None,
+        phase: str | None = None, want_kl: bool = False,
+    ) -> GatedSparseOutput:  # fmt: skip
+        """attention_mask: [B, L], with a cache of S tokens [B, S + L] too; 0 for padding, on either side. position_ids:
+        [B, L], for RoPE; None: counted over the tokens that are no padding. Without a mask, a row whose
+        positions do not grow from one token to the next holds several sequences, packed, which do not see each other
+        and have no cache.
+        phase and want_kl: as of GatedSparseAttention."""
+        self._require_one_device()
+        if (input_ids is None) == (inputs_embeds is None):
+            bad_argument(_WHERE, "input_ids", "either it or inputs_embeds", "both" if input_ids is not None else "neither")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        batch, columns = x.shape[:2]
+        if position_ids is not None:
+            position_ids = position_ids.expand(batch, columns)
+        packed, parts = None, None
+        if attention_mask is None and position_ids is not None:
+            packed, parts = self._packed(position_ids)
+        again = self.gradient_checkpointing and self.training
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training and not want_kl and packed is None
+        if past_key_values is None and use_cache and not again:
+            past_key_values = GatedSparseCache()
+        if past_key_values is not None and not isinstance(past_key_values, GatedSparseCache):
+            bad_argument(_WHERE, "past_key_values", "a GatedSparseCache", type(past_key_values).__name__)
+        if past_key_values is not None and (again or want_kl):
+            bad_argument(_WHERE, "use_cache", "False where activations are checkpointed or want_kl is True", "a cache")
+        if past_key_values is not None and packed is not None:
+            bad_argument(_WHERE, "position_ids", "growing ones in every row where there is a cache (use_cache=False for "
+                         "several sequences in a row)", "some that begin anew")  # fmt: skip
+        rows, new = self._valid(attention_mask, x, 0 if past_key_values is None else past_key_values.seen)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        collected = [] if output_hidden_states else None
+        if past_key_values is not None:
+            positions = None if position_ids is None else position_ids.reshape(-1)
+            if rows is not None and positions is not None:
+                positions = positions.index_select(0, rows)
+            passed = _CachedPass(self.layers[0].self_attn, past_key_values, new or [columns] * batch, columns, positions,
+                                 x.dtype, x.device, phase)  # fmt: skip
+            y = x.flatten(0, 1) if rows is None else x.flatten(0, 1).index_select(0, rows)
+            step = passed.run
+            kl: list[Tensor] = []
+        else:
+            if packed is not None:
+                rows, new = packed, parts
+            y, plan = self._plan(x, rows, new, position_ids, phase, want_kl)
+            run = self._gradient_checkpointing_func if again else None
+            kl = []
+
+            def step(number: int, block: Block, stream: Tensor) -> Tensor:
+                result = run_block(block, stream, plan, run)
+                kl.append(result.kl)
+                return result.out
+
+        for number, block in enumerate(self.layers):
+            if collected is not None:
+                collected.append(self._padded(y, rows, x.shape))
+            y = step(number, block, y)
+        hidden = self._padded(self.norm(y), rows, x.shape)
+        if collected is not None:
+            collected.append(hidden)
+        return GatedSparseOutput(
+            last_hidden_state=hidden, past_key_values=past_key_values,
+            hidden_states=None if collected is None else tuple(collected),
+            indexer_loss=torch.stack(kl).sum() if want_kl else None,
+        )  # fmt: skip
+
+    @staticmethod
+    def _valid(mask: Tensor | None, x: Tensor, seen: int) -> tuple[Tensor | None, list[int] | None]:
+        """Which of the new tokens are no padding: their rows and how many each sequence has; None: all."""
+        if mask is None:
+            return None, None
+        batch, columns = x.shape[:2]
+        if mask.dim() != 2 or mask.size(0) != batch or mask.size(1) not in (columns, seen + columns):
+            bad_argument(_WHERE, "attention_mask", f"[{batch}, {seen + columns}], 0 for padding", shown(mask))
+        valid = mask[:, -columns:].to(torch.bool)
+        new = valid.sum(1).tolist()
+        if min(new, default=columns) == columns:
+            return None, None
+        return valid.reshape(-1).nonzero().squeeze(1), new
+
+    @staticmethod
+    def _packed(positions: Tensor) -> tuple[Tensor | None, list[int] | None]:
+        """Rows and lengths, as of _valid, of the sequences in positions [B, L]."""
+        if positions.size(1) <= 1:  # of generate(): no wait for a GPU
+            return None, None
+        begins = torch.ones_like(positions, dtype=torch.bool)
+        begins[:, 1:] = positions[:, 1:] <= positions[:, :-1]
+        starts = begins.reshape(-1).nonzero().squeeze(1).tolist()
+        if len(starts) == positions.size(0):
+            return None, None
+        ends = [*starts[1:], positions.numel()]
+        return torch.arange(positions.numel(), device=positions.device), [b - a for a, b in zip(starts, ends)]
+
+    def _plan(self, x: Tensor, rows: Tensor | None, new: list[int] | None, positions: Tensor | None, phase: str | None,
+              want_kl: bool) -> tuple[Tensor, SequencePlan]:  # fmt: skip
+        attention = self.layers[0].self_attn
+        if rows is None:
+            return x, attention.plan(x.shape[:2], x.dtype, x.device, positions=positions, phase=phase, want_kl=want_kl)
+        packed = x.flatten(0, 1).index_select(0, rows)
+        if positions is not None:
+            positions = positions.reshape(-1).index_select(0, rows)
+        starts = torch.tensor([0, *accumulate(new)])
+        return packed, attention.plan(packed.shape[:1], x.dtype, x.device, cu_seqlens=starts, positions=positions,
+                                      phase=phase, want_kl=want_kl)  # fmt: skip
+
+    @staticmethod
+    def _padded(y: Tensor, rows: Tensor | None, shape: torch.Size) -> Tensor:
+        """[B, L, d_model] again, zeros for padding."""
+        if rows is None:
+            return y.view(shape)
+        return y.new_zeros(shape[0] * shape[1], shape[2]).index_copy(0, rows, y).view(shape)
+
+
+class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, GenerationMixin):
+    accepts_loss_kwargs = True  # what Trainer asks for before it gives num_items_in_batch
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: GatedSparseAttentionConfig):
+        super().__init__(config)
+        self.model = GatedSparseAttentionModel(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None, past_key_values: GatedSparseCache | None = None,
+        inputs_embeds: Tensor | None = None, labels: Tensor | None = None, use_cache: bool | None = None,
+        output_hidden_states: bool | None = None, logits_to_keep: int | Tensor = 0, phase: str | None = None,
+        want_kl: bool | None = None, num_items_in_batch: int | Tensor | None = None,
+    ) -> GatedSparseCausalLMOutput:  # fmt: skip
+        """want_kl None: in training mode with labels, where an indexer is at work; its loss is then part of `loss`,
+        and reaches the indexer alone. num_items_in_batch: how many labels all micro-batches of a step have; `loss` is
+        then this one's share, so that the shares add up to the step's mean: of the indexer's loss too, each
+        micro-batch weighed by its labels."""
+        if num_items_in_batch is not None and labels is None:
+            bad_argument(_WHERE, "num_items_in_batch", "None without labels", num_items_in_batch)
+        self._require_one_device()
+        if want_kl is None:
+            at_work = self.config.sparse_attention and phase != "dense"
+            want_kl = self.training and labels is not None and at_work
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
+            past_key_values=past_key_values, inputs_embeds=inputs_embeds, use_cache=use_cache,
+            output_hidden_states=output_hidden_states, phase=phase, want_kl=want_kl,
+        )  # fmt: skip
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size,
+                                      num_items_in_batch=num_items_in_batch)  # fmt: skip
+            if outputs.indexer_loss is not None:
+                share = 1 if num_items_in_batch is None else (labels[..., 1:] != IGNORED).sum() / num_items_in_batch
+                loss = loss + outputs.indexer_loss * share
+        return GatedSparseCausalLMOutput(
+            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states,
+            indexer_loss=outputs.indexer_loss,
+        )  # fmt: skip
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs) -> None:
+        kind = generation_config.cache_implementation
+        if kind not in (None, "dynamic"):
+            bad_argument("generate", "cache_implementation", "None, as the model has a cache of its own", repr(kind))
+        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = GatedSparseCache()

@@ -1,0 +1,223 @@
+"""A decoder-only language model in the shape of Llama whose attention is any of the four systems or their ablations;
+the forward pass is that of src/nn/model.cc.
+
+    model = GatedSparseForCausalLM(ModelConfig.preset("tiny"))
+    loss = model.loss(tokens, targets, want_kl=True)
+    (loss.sum / loss.count + loss.kl.sum()).backward()
+
+Parameters carry the names that Hugging Face gives to Llama's: model.embed_tokens.weight,
+model.layers.N.{input_layernorm,post_attention_layernorm}.weight, model.layers.N.self_attn.*,
+model.layers.N.mlp.{gate,up,down}_proj.weight, model.norm.weight, lm_head.weight (untied only).
+
+Tokens are int64 [B, L], or packed [T] with cu_seqlens; hidden states and logits are [B, L, .] or [T, .] accordingly.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ._errors import bad_argument, require_one_of, shown
+from .attention import AttendCached, AttentionResult, GatedSparseAttention, joint_linear
+from .config import ModelConfig
+from .functional import swiglu
+from .indexer import make_linear
+from .loss import IGNORED, cross_entropy_sum
+from .plan import ForwardOptions, SequencePlan
+from .rms_norm import RmsNorm
+
+_WHERE = "GatedSparseModel"
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """hidden: after the last norm. kl: [layers], where wanted. kept: [layers], where AttentionResult has it."""
+
+    hidden: Tensor
+    kl: Tensor | None = None
+    kept: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ModelLoss:
+    """sum: 0-dim, cross-entropy in nats, added up over the `count` targets that counted. kl, kept: ModelResult's."""
+
+    sum: Tensor
+    count: Tensor
+    kl: Tensor | None = None
+    kept: Tensor | None = None
+
+
+class SwiGlu(nn.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        d, width, std = config.attention.d_model, config.intermediate, config.attention.init_std
+        self.gate_proj = make_linear(d, width, std)
+        self.up_proj = make_linear(d, width, std)
+        self.down_proj = make_linear(width, d, config.residual_std())
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.size(-1))
+        return self.down_proj(swiglu(joint_linear(rows, self.gate_proj, self.up_proj))).view(x.shape)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        d = config.attention.d_model
+        self.input_layernorm = RmsNorm(d, config.rms_eps)
+        self.self_attn = GatedSparseAttention(config.attention, config.rms_eps)
+        self.post_attention_layernorm = RmsNorm(d, config.rms_eps)
+        self.mlp = SwiGlu(config)
+        if config.scale_residual_init:
+            nn.init.normal_(self.self_attn.o_proj.weight, 0.0, config.residual_std())
+
+    def forward(
+        self, x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, attend_cached: AttendCached | None = None
+    ) -> AttentionResult:
+        """mean_variance: that of before the pass, which moves nothing; run_block() does, outside of any checkpoint.
+        attend_cached: GatedSparseAttention's."""
+        result = self.self_attn(self.input_layernorm(x), plan=plan, mean_variance=mean_variance,
+                                attend_cached=attend_cached)  # fmt: skip
+        middle = self.post_attention_layernorm.take_in(x, result.out)
+        return replace(result, out=middle.sum + self.mlp(middle.y))
+
+
+def run_block(
+    block: Block, x: Tensor, plan: SequencePlan, run: Callable[..., tuple] | None = None
+) -> AttentionResult:
+    """One block, and the running mean of its variance moved once, however often the block is computed.
+
+    run: calls a function with arguments, and maybe again in the backward pass; None: simply calls it.
+    """
+    indexer = block.self_attn.indexer if plan.phase == "sparse" else None
+    before = None if indexer is None else indexer.mean_variance.clone()
+
+    def tensors(x: Tensor, plan: SequencePlan, mean_variance: Tensor | None) -> tuple[Tensor | None, ...]:
+        result = block(x, plan, mean_variance)
+        return result.out, result.kl, result.kept, result.k_t, result.variance_totals
+
+    result = AttentionResult(*(tensors(x, plan, before) if run is None else run(tensors, x, plan, before)))
+    if indexer is not None and block.training:
+        indexer.update_mean_variance(result.variance_totals.clone())
+    return result
+
+
+class GatedSparseModel(nn.Module):
+    """Embedding, blocks and the last norm: what Hugging Face names "model"."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        config.validate()
+        self.config = config = deepcopy(config)
+        d = config.attention.d_model
+        self.embed_tokens = nn.Embedding(config.vocab_size, d)
+        nn.init.normal_(self.embed_tokens.weight, 0.0, config.attention.init_std)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = RmsNorm(d, config.rms_eps)
+
+    def forward(
+        self, tokens: Tensor, *, checkpoint_activations: bool = False, **options: Unpack[ForwardOptions]
+    ) -> ModelResult:
+        """options: ForwardOptions. checkpoint_activations: keep only the input of each block and compute the block
+        again in the backward pass; results, gradients and the running mean of the variance are the same."""
+        x = self._embed(tokens, options.get("cu_seqlens") is not None)
+        plan = self.layers[0].self_attn.plan(tokens.shape, x.dtype, x.device, **options)
+        run = partial(checkpoint, use_reentrant=False) if checkpoint_activations and torch.is_grad_enabled() else None
+        kl, kept = [], []
+        for n, block in enumerate(self.layers):
+            own = plan
+            if plan.kl_sample is not None:
+                own = replace(plan, kl_sample=plan.kl_sample.derive(0, n))
+            result = run_block(block, x, own, run)
+            x = result.out
+            kl.append(result.kl)
+            kept.append(result.kept)
+        stacked = [None if terms[0] is None else torch.stack(terms) for terms in (kl, kept)]
+        return ModelResult(self.norm(x), *stacked)
+
+    def _embed(self, tokens: Tensor, packed: bool) -> Tensor:
+        weight = self.embed_tokens.weight
+        if tokens.dim() != (1 if packed else 2) or tokens.dtype != torch.int64:
+            bad_argument(_WHERE, "tokens", f"int64 {'[T] with' if packed else '[B, L] without'} cu_seqlens", shown(tokens))
+        if tokens.device != weight.device:
+            bad_argument(_WHERE, "tokens", f"a tensor on {weight.device}, where the weights are", tokens.device)
+        # On a GPU a look at the values would be a wait; torch's own kernel stops there on an index out of range.
+        if tokens.device.type == "cpu" and tokens.numel() > 0 and not torch.compiler.is_compiling():
+            low, high = (int(x) for x in tokens.aminmax())
+            if low < 0 or high >= self.config.vocab_size:
+                bad_argument(_WHERE, "tokens", f"numbers in 0 .. {self.config.vocab_size - 1}", low if low < 0 else high)
+        return self.embed_tokens(tokens)
+
+
+def kind_of_parameter(name: str) -> str:
+    """base, indexer or gate."""
+    if ".indexer." in name:
+        return "indexer"
+    return "gate" if ".value_gate." in name or ".output_gate." in name else "base"
+
+
+class GatedSparseForCausalLM(nn.Module):
+    """The model with its output projection; lm_head is None where embeddings are tied."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.model = GatedSparseModel(config)
+        self.config = config = self.model.config
+        self.lm_head = None
+        if not config.tie_embeddings:
+            self.lm_head = make_linear(config.attention.d_model, config.vocab_size, config.attention.init_std)
+
+    def output_weight(self) -> Tensor:
+        return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+    def forward(
+        self, tokens: Tensor, *, checkpoint_activations: bool = False, **options: Unpack[ForwardOptions]
+    ) -> Tensor:
+        """Logits, [..., vocab_size]. For the indexer's loss: loss(), or model.model(...) and logits()."""
+        if options.get("want_kl"):
+            bad_argument("GatedSparseForCausalLM", "want_kl", "False, as only logits come back (loss() has it)", "True")
+        return self.logits(self.model(tokens, checkpoint_activations=checkpoint_activations, **options).hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return nn.functional.linear(hidden, self.output_weight())
+
+    def parameter_groups(self) -> list[dict]:
+        """Groups for an optimiser, by kind (base, indexer, gate) and by whether they decay, which matrices do: dicts
+        of params, names, kind and decay, without the empty ones."""
+        groups = []
+        for kind in ("base", "indexer", "gate"):
+            for decay in (True, False):
+                found = {name: parameter for name, parameter in self.named_parameters()
+                         if kind_of_parameter(name) == kind and (parameter.dim() >= 2) == decay}  # fmt: skip
+                if found:
+                    groups.append({"params": list(found.values()), "names": list(found), "kind": kind, "decay": decay})
+        return groups
+
+    def set_learning(self, kind: str, learns: bool) -> None:
+        """requires_grad of every parameter of this kind, as the warm-up freezes all but the indexer."""
+        require_one_of("GatedSparseForCausalLM", "kind", kind, ("base", "indexer", "gate"))
+        for name, parameter in self.named_parameters():
+            if kind_of_parameter(name) == kind:
+                parameter.requires_grad_(learns)
+
+    def loss(
+        self, tokens: Tensor, targets: Tensor, *, checkpoint_activations: bool = False,
+        **options: Unpack[ForwardOptions],
+    ) -> ModelLoss:  # fmt: skip
+        """Cross-entropy of predicting targets (as tokens; -100: none); logits exist for a chunk of tokens at a time."""
+        if targets.shape != tokens.shape or targets.dtype != torch.int64:
+            bad_argument("GatedSparseForCausalLM", "targets", f"int64 {list(tokens.shape)}, as tokens", shown(targets))
+        result = self.model(tokens, checkpoint_activations=checkpoint_activations, **options)
+        flat = targets.reshape(-1)
+        total = cross_entropy_sum(result.hidden.reshape(flat.size(0), -1), self.output_weight(), flat)
+        return ModelLoss(total, (flat != IGNORED).sum(), result.kl, result.kept)

@@ -1,0 +1,94 @@
+"""A model as a folder in the shape of Hugging Face, the one that the program reads and writes: config.json and
+model.safetensors (or, for reading, the shards that model.safetensors.index.json names)."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ._errors import bad_file
+from .config_json import config_to_dict, read_config
+from .model import GatedSparseForCausalLM
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def _replace(folder: Path, name: str, write) -> None:
+    """In one step: written beside its place and renamed."""
+    temporary = folder / f".{name}.{os.getpid()}"
+    try:
+        write(temporary)
+        temporary.replace(folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+    """Makes the folder where it is not there. dtype None: the weights' own; the running mean is always float64."""
+    from safetensors.torch import save_file  # only folders need it
+
+    folder = Path(folder)
+    if (folder / _INDEX).exists():
+        bad_file(folder, f"a folder without {_INDEX}, whose shards this file would contradict", "one with it")
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = dtype or model.output_weight().dtype
+    state = {
+        name: tensor.detach().to("cpu", torch.float64 if _is_mean(name) else dtype).contiguous()
+        for name, tensor in model.state_dict().items()
+    }
+    values = config_to_dict(model.config, str(dtype).removeprefix("torch."))
+    _replace(folder, _WEIGHTS, lambda file: save_file(state, file, metadata={"format": "pt"}))
+    _replace(folder, "config.json", lambda file: file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8"))
+
+
+def _is_mean(name: str) -> bool:
+    return name.endswith(".indexer.mean_variance")
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if not (folder / _INDEX).exists():
+        return load_file(folder / _WEIGHTS)
+    names = set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+    state: dict[str, Tensor] = {}
+    for name in sorted(names):
+        if Path(name).name != name:
+            bad_file(folder / _INDEX, "names of files in its folder", repr(name))
+        state |= load_file(folder / name)
+    return state
+
+
+def load_model(
+    folder: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> GatedSparseForCausalLM:
+    """The model in evaluation mode, as a pass in training mode moves the running means; model.train() for training.
+    dtype None: as stored. Every tensor of the file must be the model's, and every one of the model's there."""
+    folder = Path(folder)
+    config, state = read_config(folder), _read_weights(folder)
+    state = {name: tensor for name, tensor in state.items() if not name.endswith(".rotary_emb.inv_freq")}
+    types = {tensor.dtype for name, tensor in state.items() if not _is_mean(name)}
+    if len(types) != 1 or not types <= set(_TYPES):
+        bad_file(folder, "weights of one floating-point type", ", ".join(sorted(map(str, types))) or "none")
+    if config.tie_embeddings and "lm_head.weight" in state:
+        head = state.pop("lm_head.weight")
+        if not torch.equal(head, state.get("model.embed_tokens.weight", head)):
+            bad_file(folder, "'lm_head.weight' to be the embedding's, as embeddings are tied", "another")
+    with torch.device("meta"):
+        model = GatedSparseForCausalLM(config)
+    wanted = model.state_dict()
+    for name in sorted(wanted.keys() ^ state.keys()):
+        came = "none" if name in wanted else "one more"
+        bad_file(folder, f"a tensor for each parameter of the model, '{name}' {'too' if name in wanted else 'not'}", came)
+    for name, tensor in state.items():
+        if tensor.shape != wanted[name].shape:
+            bad_file(folder, f"'{name}' of shape {list(wanted[name].shape)}", list(tensor.shape))
+        if _is_mean(name) and tensor.dtype != torch.float64:
+            bad_file(folder, f"'{name}' in float64", tensor.dtype)
+    dtype = dtype or types.pop()
+    state = {name: t.to(device, t.dtype if _is_mean(name) else dtype) for name, t in state.items()}
+    model.load_state_dict(state, assign=True)
+    return model.eval()

@@ -1,0 +1,30 @@
+// How a server answers, and what it refuses. No torch header.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "serve/core/chat_template.h"
+
+namespace gsa::serve {
+
+struct ApiOptions {
+  std::string model;                  // its name, as clients see it
+  std::vector<std::string> api_keys;  // empty: everybody may
+  // Where a proxy shows the server ("https://model.example"): the page there may use it, as the server's own may.
+  std::vector<std::string> origins;
+  ChatTemplate chat = ChatTemplate::plain;
+  std::int64_t default_max_tokens = 16;  // of completions; of chats: what the context leaves
+  // limits on a request
+  std::int64_t max_depth = 32;     // of JSON
+  std::int64_t max_prompts = 256;  // of a completion
+  std::int64_t max_n = 128;
+  std::int64_t max_texts = 256;        // prompts times n
+  std::int64_t max_stops = 16;         // strings, and
+  std::int64_t max_stop_bytes = 1024;  // bytes of each
+  std::int64_t max_logprobs = 20;
+  std::int64_t max_echoed_logprobs = 4 << 20;  // numbers in all echoes of an answer
+};
+
+}  // namespace gsa::serve

@@ -1,0 +1,217 @@
+#include "serve/core/scheduler.h"
+
+#include "serve/core/scheduler_impl.h"
+
+namespace gsa::serve {
+namespace {
+
+constexpr const char* kOp = "gsa serve";
+
+}  // namespace
+
+// ---- requests, on the threads of those who ask
+
+void Scheduler::Impl::check_token(std::int64_t token) const {
+  if (token < 0 || token >= facts_.vocab_size) {
+    bad_argument(kOp, "prompt", concat("token ids in 0 .. ", facts_.vocab_size - 1), concat(token));
+  }
+}
+
+std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_ptr<TextSink> sink) const {
+  if (request.prompt.empty()) bad_argument(kOp, "prompt", "at least one token", "none");
+  for (const std::int64_t token : request.prompt) check_token(token);
+  if (request.max_tokens < 0) bad_argument(kOp, "max_tokens", "0 or more", concat(request.max_tokens));
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (prompt > max_length() || request.max_tokens > max_length() - prompt) {
+    bad_argument(kOp, "max_tokens", concat("prompt and text of at most ", max_length(), " tokens"),
+                 concat(prompt, " and ", request.max_tokens));
+  }
+  request.sampling.validate();
+  auto job = std::make_unique<TextJob>();
+  job->tokens = request.prompt;
+  job->sampler.emplace(request.sampling, tokenizer_.vocab_size());
+  if (request.sampling.repetition_penalty != 1) {
+    job->sampler->remember(std::vector<std::int32_t>(request.prompt.begin(), request.prompt.end()));
+  }
+  const bool at_start = std::none_of(request.prompt.begin(), request.prompt.end(), [&](std::int64_t id) {
+    return id < tokenizer_.vocab_size() && !tokenizer_.bytes_of(static_cast<std::int32_t>(id)).empty();
+  });
+  job->stream.emplace(tokenizer_, request.stops, at_start);
+  job->request = std::move(request);
+  job->sink = std::move(sink);
+  return job;
+}
+
+std::unique_ptr<TextJob> Scheduler::Impl::make(std::vector<std::int64_t> tokens,
+                                               std::int64_t position) const {
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (position < 0 || position >= length) {
+    bad_argument(kOp, "position", concat("0 .. ", length - 1), concat(position));
+  }
+  if (position >= max_length()) {
+    bad_argument(kOp, "tokens", concat("at most ", max_length(), " up to the position"),
+                 concat(position + 1));
+  }
+  for (const std::int64_t token : tokens) check_token(token);
+  auto job = std::make_unique<TextJob>();
+  job->look.emplace().token = tokens[static_cast<std::size_t>(position)];
+  tokens.resize(static_cast<std::size_t>(position));
+  job->tokens = tokens;
+  job->request.prompt = std::move(tokens);
+  return job;
+}
+
+std::vector<TextId> Scheduler::Impl::submit(std::vector<std::unique_ptr<TextJob>> jobs) {
+  std::vector<TextId> ids;
+  const auto count = static_cast<std::int64_t>(jobs.size());
+  if (count > options_.max_queue) {
+    bad_argument(kOp, "n", concat("at most ", options_.max_queue, " texts a request, as many as may wait"),
+                 concat(count));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (deadline_) throw Stopping("the server is shutting down");
+    if (queued_ + count > options_.max_queue) {
+      book_.refused(count);
+      throw QueueFull(concat("the queue is full: ", queued_, " texts wait, at most ", options_.max_queue,
+                             " may; try again later"),
+                      book_.seconds_until_room());
+    }
+    queued_ += count;
+    for (auto& job : jobs) {
+      job->id = next_id_++;
+      ids.push_back(job->id);
+      inbox_.push_back(std::move(job));
+    }
+  }
+  arrived_.notify_one();
+  return ids;
+}
+
+void Scheduler::Impl::cancel(TextId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_.push_back(id);
+  }
+  arrived_.notify_one();
+}
+
+void Scheduler::Impl::stop(std::chrono::duration<double> grace) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
+    deadline_ = deadline_ ? std::min(*deadline_, end) : end;
+  }
+  arrived_.notify_one();
+}
+
+// ---- the loop
+
+bool Scheduler::Impl::take_in() {
+  std::vector<std::unique_ptr<TextJob>> arrivals;
+  std::vector<TextId> gone;
+  {
+    std::unique_lock lock(mutex_);
+    const bool idle = waiting_.empty() && running_.empty();
+    if (idle) arrived_.wait(lock, [&] { return !inbox_.empty() || deadline_; });
+    std::swap(arrivals, inbox_);
+    std::swap(gone, cancelled_);
+    if (idle && arrivals.empty()) return false;
+  }
+  for (auto& job : arrivals) {
+    const TextId id = job->id;
+    waiting_.emplace(id, std::move(job));
+  }
+  for (const TextId id : gone) {
+    const std::size_t waited = waiting_.erase(id), ran = running_.erase(id);
+    if (waited + ran == 0) continue;  // it had ended
+    const std::lock_guard lock(mutex_);
+    queued_ -= static_cast<std::int64_t>(waited);
+    ++departures_;
+    book_.cancelled();
+  }
+  return true;
+}
+
+bool Scheduler::Impl::deadline_passed() const {
+  const std::lock_guard lock(mutex_);
+  return deadline_ && Clock::now() >= *deadline_;
+}
+
+void Scheduler::Impl::run() {
+  while (take_in()) {
+    if (deadline_passed()) fail_all("the server is shutting down");
+    try {
+      read();
+      write();
+    } catch (
+        const std::exception& error) {  // no memory, outside of a pass: which text is whole cannot be told
+      fail_all(error.what());
+    }
+    note_state();
+  }
+  note_state();
+}
+
+void Scheduler::Impl::note_state() {
+  std::int64_t writing = 0, held = 0;
+  for (const auto& [id, job] : running_) {
+    if (job->writes()) ++writing;
+    held += static_cast<std::int64_t>(job->sequence->pages().size());
+  }
+  const auto running = static_cast<std::int64_t>(running_.size());
+  book_.state({.waiting = static_cast<std::int64_t>(waiting_.size()),
+               .reading = running - writing,
+               .writing = writing,
+               .pages_total = facts_.capacity,
+               .pages_free = model_.free_pages(),
+               .pages_held = held,
+               .pages_cached = prefixes_.pages()});
+}
+
+// ---- the face
+
+Scheduler::Scheduler(Model& model, const data::Tokenizer& tokenizer, const SchedulerOptions& options)
+    : impl_(std::make_unique<Impl>(model, tokenizer, options)) {}
+Scheduler::~Scheduler() = default;
+
+void Scheduler::run() { impl_->run(); }
+
+TextId Scheduler::submit(TextRequest request, std::shared_ptr<TextSink> sink) {
+  std::vector<std::unique_ptr<TextJob>> jobs;
+  jobs.push_back(impl_->make(std::move(request), std::move(sink)));
+  return impl_->submit(std::move(jobs)).front();
+}
+
+std::vector<TextId> Scheduler::submit(std::vector<TextRequest> requests,
+                                      std::vector<std::shared_ptr<TextSink>> sinks) {
+  if (requests.size() != sinks.size()) {
+    bad_argument(kOp, "sinks", concat("one for each of ", requests.size(), " requests"),
+                 concat(sinks.size()));
+  }
+  std::vector<std::unique_ptr<TextJob>> jobs;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    jobs.push_back(impl_->make(std::move(requests[i]), std::move(sinks[i])));
+  }
+  return impl_->submit(std::move(jobs));
+}
+
+void Scheduler::cancel(TextId id) { impl_->cancel(id); }
+
+TextId Scheduler::look(std::vector<std::int64_t> tokens, std::int64_t position,
+                       std::function<void(const infer::Look&)> done,
+                       std::function<void(const std::string&)> failed) {
+  std::vector<std::unique_ptr<TextJob>> jobs;
+  jobs.push_back(impl_->make(std::move(tokens), position));
+  jobs.front()->look->done = std::move(done);
+  jobs.front()->look->failed = std::move(failed);
+  return impl_->submit(std::move(jobs)).front();
+}
+
+void Scheduler::stop(std::chrono::duration<double> grace) { impl_->stop(grace); }
+
+std::int64_t Scheduler::max_length() const { return impl_->max_length(); }
+const ModelFacts& Scheduler::facts() const { return impl_->facts(); }
+MetricsSnapshot Scheduler::metrics() const { return impl_->metrics(); }
+
+}  // namespace gsa::serve

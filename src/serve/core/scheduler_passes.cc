@@ -1,0 +1,246 @@
+// A turn's two passes: a chunk of the prompts that are read, a token for each text that is written.
+#include "serve/core/scheduler_impl.h"
+
+namespace gsa::serve {
+namespace {
+
+constexpr std::int64_t kRowsAtOnce = std::int64_t{1} << 24;  // logits of a prompt's own tokens, numbers
+
+}  // namespace
+
+// ---- reading prompts
+
+Scheduler::Impl::Pass Scheduler::Impl::reading_pass() {
+  const bool somebody_writes =
+      std::any_of(running_.begin(), running_.end(), [](const auto& job) { return job.second->writes(); });
+  const std::int64_t limit = somebody_writes ? chunk_ : facts_.max_chunk;
+  std::int64_t left = limit;
+  for (const auto& [id, job] : running_) {
+    if (!job->writes()) left -= job->length() - job->read();
+  }
+  start_waiting(left);
+
+  Pass pass;
+  pass.limit = left = limit;
+  std::int64_t rows_left = std::max<std::int64_t>(kRowsAtOnce / facts_.vocab_size, 1);
+  for (const auto& [id, job] : running_) {
+    if (left == 0) break;
+    if (job->writes() || job->was_read()) continue;
+    const std::int64_t begin = job->read();
+    std::int64_t count = std::min(left, job->length() - begin);
+    const bool all_rows = job->wants_prompt_rows();
+    if (all_rows) count = std::min(count, rows_left);
+    if (count == 0) continue;
+    // A chunk is computed in one way: what a text had drawn below dense_below is read apart from the rest.
+    std::int64_t length = job->prompt_length() + (job->look ? 1 : 0);
+    if (begin >= job->prompt_length()) {
+      length = begin + 1;
+      while (count > 1 && sparse_at(*job, begin + count - 1) != sparse_at(*job, begin)) --count;
+    } else {
+      count = std::min(count, job->prompt_length() - begin);
+    }
+    if (all_rows) rows_left -= count;
+    left -= count;
+    pass.tokens += count;
+    pass.pages += pages_more(*job, count);
+    pass.jobs.push_back(job.get());
+    pass.chunks.push_back(
+        {.sequence = &*job->sequence,
+         .tokens =
+             std::span(job->tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)),
+         .prompt_length = length,
+         .all_rows = all_rows});
+  }
+  return pass;
+}
+
+void Scheduler::Impl::read() {
+  Pass pass = reading_pass();
+  while (!pass.chunks.empty() && !make_room(pass.pages)) {
+    preempt(*running_.rbegin()->second);
+    pass = reading_pass();
+  }
+  note_state();  // before anybody hears of a text that was just taken up
+  if (!pass.chunks.empty()) run(pass);
+  // One a turn: each costs a pass over the whole cache.
+  for (const auto& [id, job] : running_) {
+    if (!job->look || !job->was_read()) continue;
+    look(*job);
+    break;
+  }
+}
+
+void Scheduler::Impl::run(const Pass& pass) {
+  std::vector<std::int64_t> begins;
+  std::vector<TextId> ids;
+  for (const TextJob* job : pass.jobs) {
+    begins.push_back(job->read());
+    ids.push_back(job->id);
+  }
+  const auto start = Clock::now();
+  try {
+    std::span<const float> rows = model_.prefill(pass.chunks);
+    book_.prefilled(pass.tokens);
+    for (std::size_t i = 0; i < pass.jobs.size(); ++i) {
+      TextJob& job = *pass.jobs[i];
+      const auto width = static_cast<std::size_t>(facts_.vocab_size);
+      const std::size_t count = pass.chunks[i].all_rows ? pass.chunks[i].tokens.size() : 1;
+      const auto own = rows.first(count * width);
+      rows = rows.subspan(count * width);
+      if (pass.chunks[i].all_rows) take_prompt_rows(job, begins[i], own);
+      keep_prefix(job);
+      if (job.was_read() && !job.look) draw(job, own.last(width));
+    }
+  } catch (const std::exception& error) {
+    fail(ids, error.what());
+  }
+  const std::chrono::duration<double> took = Clock::now() - start;
+  const double fitting =
+      static_cast<double>(pass.tokens) * options_.max_gap.count() / std::max(took.count(), 1e-9);
+  // A pass that was too long makes the next ones shorter, one that was full and quick longer, twice as long at most.
+  const bool too_long = took > options_.max_gap;
+  if (!too_long && pass.tokens < pass.limit) return;
+  chunk_ = std::clamp(static_cast<std::int64_t>(std::min(fitting, 2.0 * static_cast<double>(pass.tokens))),
+                      std::min(facts_.page_size, facts_.max_chunk), facts_.max_chunk);
+}
+
+// rows: of prompt tokens begin, begin + 1, ...; each speaks of the token after it.
+void Scheduler::Impl::take_prompt_rows(TextJob& job, std::int64_t begin, std::span<const float> rows) {
+  const auto width = static_cast<std::size_t>(facts_.vocab_size);
+  const std::int64_t top = job.request.sampling.logprobs.value_or(0);
+  for (std::int64_t next = begin + 1; !rows.empty(); ++next, rows = rows.subspan(width)) {
+    const bool known = next <= static_cast<std::int64_t>(job.prompt_logprobs.size());  // before a pre-emption
+    if (known || next >= job.prompt_length()) continue;
+    const auto id = static_cast<std::int32_t>(job.tokens[static_cast<std::size_t>(next)]);
+    job.prompt_logprobs.push_back(infer::with_logprobs(id, rows.first(width), top));
+  }
+}
+
+void Scheduler::Impl::look(TextJob& job) {
+  if (!make_room(pages_more(job, 1))) return preempt(job);  // others took the last page: it is read again
+  const std::unique_ptr<TextJob> owned = leave(job);
+  try {
+    const infer::Look look = model_.look(*job.sequence, job.look->token);
+    job.look->done(look);
+  } catch (const std::exception& error) {
+    owned->fail(error.what());
+  }
+}
+
+// ---- writing texts
+
+void Scheduler::Impl::write() {
+  std::vector<TextJob*> jobs;
+  for (;;) {
+    jobs.clear();
+    std::int64_t pages = 0;
+    for (const auto& [id, job] : running_) {
+      if (!job->writes()) continue;
+      jobs.push_back(job.get());
+      pages += pages_more(*job, 1);
+    }
+    if (jobs.empty()) return;
+    if (make_room(pages)) break;
+    preempt(*running_.rbegin()->second);
+  }
+  std::vector<NextToken> steps;
+  std::vector<TextId> ids;
+  for (TextJob* job : jobs) {
+    steps.push_back({&*job->sequence, job->tokens.back()});
+    ids.push_back(job->id);
+  }
+  try {
+    std::span<const float> rows = model_.decode(steps);
+    book_.stepped(static_cast<std::int64_t>(steps.size()));
+    const auto width = static_cast<std::size_t>(facts_.vocab_size);
+    for (TextJob* job : jobs) {
+      draw(*job, rows.first(width));
+      rows = rows.subspan(width);
+    }
+  } catch (const std::exception& error) {
+    fail(ids, error.what());
+  }
+}
+
+// The text's next token from its logits.
+void Scheduler::Impl::draw(TextJob& job, std::span<const float> logits) {
+  const bool first = job.drawn() == 0;
+  if (first && job.request.prompt_logprobs) job.sink->prompt(std::exchange(job.prompt_logprobs, {}));
+  if (job.request.max_tokens == 0) {
+    finish(job, Finish::length, false);
+    return;
+  }
+  infer::SampledToken token;
+  try {
+    token = job.sampler->sample(logits);
+  } catch (const Error& error) {  // NaN among the logits of this text
+    fail(job, error.what());
+    return;
+  }
+  const auto now = Clock::now();
+  const std::chrono::duration<double> waited = now - (first ? job.arrived : job.last_token);
+  job.last_token = now;
+  book_.drawn(first, waited.count());
+  const auto is_in = [&](const std::vector<std::int64_t>& marks) {
+    return std::find(marks.begin(), marks.end(), token.id) != marks.end();
+  };
+  if ((!job.request.ignore_eos && is_in(ends_)) || is_in(job.request.stop_tokens)) {
+    job.sink->token(token, "");
+    finish(job, Finish::stop, true);
+    return;
+  }
+  job.tokens.push_back(token.id);
+  job.sink->token(token, job.stream->push(token.id));
+  if (job.stream->stopped()) {
+    finish(job, Finish::stop, false);
+  } else if (job.drawn() == job.request.max_tokens) {
+    finish(job, Finish::length, false);
+  }
+}
+
+std::unique_ptr<TextJob> Scheduler::Impl::leave(const TextJob& job) {
+  ++departures_;
+  return std::move(running_.extract(job.id).mapped());
+}
+
+void Scheduler::Impl::finish(TextJob& job, Finish finish, bool end_mark) {
+  const std::unique_ptr<TextJob> owned = leave(job);
+  const std::string more = job.stream->finish();
+  if (job.stream->stopped()) finish = Finish::stop;  // which may show in the last character only
+  keep_prefix(job);
+  job.sequence.reset();
+  const std::chrono::duration<double> took = Clock::now() - job.arrived;
+  book_.finished(finish == Finish::stop, took.count());
+  job.sink->finished(finish, more,
+                     {.prompt_tokens = job.prompt_length(),
+                      .cached_tokens = job.cached,
+                      .completion_tokens = job.drawn() + (end_mark ? 1 : 0)});
+}
+
+void Scheduler::Impl::fail(TextJob& job, const std::string& message) {
+  const std::unique_ptr<TextJob> owned = leave(job);
+  book_.failed();
+  owned->sequence.reset();
+  owned->fail(message);
+}
+
+void Scheduler::Impl::fail(std::span<const TextId> ids, const std::string& message) {
+  for (const TextId id : ids) {
+    const auto job = running_.find(id);
+    if (job != running_.end()) fail(*job->second, message);
+  }
+}
+
+void Scheduler::Impl::fail_all(const std::string& message) {
+  for (Jobs* jobs : {&running_, &waiting_}) {
+    for (const auto& [id, job] : *jobs) {
+      book_.failed();
+      job->fail(message);
+    }
+    const std::lock_guard lock(mutex_);
+    if (jobs == &waiting_) queued_ -= static_cast<std::int64_t>(jobs->size());
+    jobs->clear();
+  }
+}
+
+}  // namespace gsa::serve

@@ -1,0 +1,91 @@
+#include "serve/engine_model.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "gsa/error.h"
+#include "kernels/decode/decode.h"
+
+namespace gsa::serve {
+namespace {
+
+using at::Tensor;
+
+// What torch throws carries its stack of calls, which says nothing to a client.
+template <class Work>
+auto told_briefly(const Work& work) {
+  try {
+    return work();
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    throw Error(text.substr(0, text.find('\n')));
+  }
+}
+
+Tensor on_cpu(const Tensor& rows) { return rows.to(at::kCPU, at::kFloat).contiguous(); }
+
+}  // namespace
+
+EngineModel::EngineModel(infer::Engine& engine, std::int64_t max_positions) : engine_(engine) {
+  const infer::CacheShape& shape = engine.cache().shape();
+  facts_ = {.vocab_size = engine.config().vocab_size,
+            .max_positions = std::min(max_positions, kMaxDecodeLength),
+            .page_size = shape.page_size,
+            .capacity = engine.cache().room() / shape.page_size,
+            .max_chunk = *engine.options().chunk,
+            .max_batch = kMaxDecodeSequences,
+            .layers = shape.layers,
+            .bytes_per_page = shape.bytes_per_page(),
+            .ends = engine.config().eos_ids};
+  if (engine.options().device.is_cuda()) {
+    Sequence all = engine.start();
+    const infer::Cache::Growth growth{&all, engine.cache().room()};
+    engine.cache().reserve({&growth, 1});
+  }
+}
+
+std::int64_t EngineModel::free_pages() const { return engine_.cache().room() / facts_.page_size; }
+
+bool EngineModel::sparse_at(std::int64_t length) const {
+  return engine_.options().phase == nn::Phase::sparse && length >= engine_.config().attention.dense_below;
+}
+
+std::span<const float> EngineModel::prefill(std::span<const Chunk> chunks) {
+  return told_briefly([&] {
+    // Those that want every row are read apart; the rows then go back into the order of the chunks.
+    std::vector<Tensor> rows(chunks.size());
+    for (const bool all : {false, true}) {
+      std::vector<infer::Prompt> prompts;
+      for (const Chunk& chunk : chunks) {
+        if (chunk.all_rows == all) prompts.push_back({chunk.sequence, chunk.tokens, chunk.prompt_length});
+      }
+      if (prompts.empty()) continue;
+      const Tensor logits = on_cpu(engine_.prefill(prompts, {.all_logits = all}).logits);
+      std::int64_t row = 0;
+      for (std::size_t i = 0; i < chunks.size(); ++i) {
+        if (chunks[i].all_rows != all) continue;
+        const std::int64_t count = all ? static_cast<std::int64_t>(chunks[i].tokens.size()) : 1;
+        rows[i] = logits.narrow(0, row, count);
+        row += count;
+      }
+    }
+    rows_ = rows.size() == 1 ? rows[0] : at::cat(rows);
+    return std::span(rows_.const_data_ptr<float>(), static_cast<std::size_t>(rows_.numel()));
+  });
+}
+
+std::span<const float> EngineModel::decode(std::span<const NextToken> steps) {
+  return told_briefly([&] {
+    std::vector<infer::Step> own;
+    for (const NextToken& step : steps) own.push_back({step.sequence, step.token});
+    rows_ = on_cpu(engine_.decode(own));
+    return std::span(rows_.const_data_ptr<float>(), static_cast<std::size_t>(rows_.numel()));
+  });
+}
+
+infer::Look EngineModel::look(Sequence& sequence, std::int64_t token) {
+  return told_briefly([&] { return engine_.look(sequence, token); });
+}
+
+}  // namespace gsa::serve

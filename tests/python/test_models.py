@@ -1,0 +1,336 @@
+"""The model against the C++ one (tests/probe/model_probe.cc): the same folder, the same logits, both ways."""
+
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from configs import CASES, model
+
+import gated_sparse_attention as gsa
+from gated_sparse_attention.config_json import config_to_dict
+from gated_sparse_attention.loss import cross_entropy_sum
+
+safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed: no model folders")
+load_file, save_file = safetensors.load_file, safetensors.save_file
+
+LENGTH = 96
+
+
+def tokens(batch=2, length=LENGTH, vocabulary=131):
+    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(3))
+
+
+def make(case, dtype=torch.float32, **changes):
+    """A model whose norms and running means are not the start's."""
+    made = gsa.GatedSparseForCausalLM(model(**CASES[case], **changes))
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "norm" in name:
+                parameter.normal_(1, 0.2)
+            elif name.endswith(("indexer.bias", "_proj.bias")):
+                parameter.normal_(0, 0.5)
+        for name, buffer in made.named_buffers():
+            buffer.fill_(0.02)
+    return made.to(dtype).eval()
+
+
+def of_the_program(probe, folder, x):
+    save_file({"tokens": x}, folder / "tokens.safetensors")
+    probe("run", folder)
+    found = load_file(folder / "logits.safetensors")
+    return found["logits"], found["loss"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_loss_are_the_programs(case, probe, tmp_path):
+    made, x = make(case), tokens()
+    gsa.save_model(made, tmp_path)
+    logits, loss = of_the_program(probe, tmp_path, x)
+    assert logits.std() > 0.3  # they say something
+    with torch.no_grad():
+        assert torch.equal(made(x), logits)
+        ours = made.loss(x[:, :-1].contiguous(), x[:, 1:].contiguous())
+    assert torch.equal(ours.sum / ours.count, loss) and ours.count == 2 * (LENGTH - 1)
+
+
+def test_few_rows(probe, tmp_path):
+    """Their products are not joined: equal but for rounding."""
+    made, x = make("gsa"), tokens(1, 9)
+    gsa.save_model(made, tmp_path)
+    logits, _ = of_the_program(probe, tmp_path, x)
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_other_types(dtype, probe, tmp_path):
+    made, x = make("gsa", dtype), tokens()
+    gsa.save_model(made, tmp_path)
+    logits, _ = of_the_program(probe, tmp_path, x)
+    with torch.no_grad():
+        assert torch.equal(made(x).to(logits.dtype), logits)
+    assert made.model.layers[0].self_attn.indexer.mean_variance.dtype == torch.float64
+
+
+def test_another_rotation_would_show(probe, tmp_path):
+    made, x = make("gsa"), tokens()
+    gsa.save_model(made, tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | {"rope_theta": 11000.0}))
+    with torch.no_grad():
+        assert (of_the_program(probe, tmp_path, x)[0] - made(x)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("case", ["gsa", "standard-tied-yarn", "dense-below"])
+def test_folders_come_back_as_they_went(case, tmp_path):
+    made = make(case, torch.bfloat16)
+    gsa.save_model(made, tmp_path)
+    loaded = gsa.load_model(tmp_path)
+    assert config_to_dict(loaded.config) == config_to_dict(made.config)
+    assert loaded.state_dict().keys() == made.state_dict().keys()
+    for name, tensor in made.state_dict().items():
+        other = loaded.state_dict()[name]
+        assert other.dtype == tensor.dtype and torch.equal(other, tensor), name
+    assert all(p.requires_grad for p in loaded.parameters())
+    assert gsa.load_model(tmp_path, torch.float32).output_weight().dtype == torch.float32
+
+
+def test_folders_of_the_program(trained, probe):
+    folder = trained("gsa")
+    loaded, x = gsa.load_model(folder).eval(), tokens(vocabulary=258)
+    assert (loaded.config.layers, loaded.config.vocab_size, loaded.config.attention.budget.base) == (4, 258, 16)
+    assert loaded.model.layers[0].self_attn.indexer.mean_variance > 0
+    with torch.no_grad():
+        assert torch.equal(loaded(x), of_the_program(probe, folder, x)[0])
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda v, s: v.update(index_topl=3), "keys that are known here.*index_topl"),
+    (lambda v, s: v.pop("index_topk"), "the key 'index_topk'"),
+    (lambda v, s: v.update(value_gate="both"), "'value_gate' to be none, elementwise or headwise"),
+    (lambda v, s: v.update(vocab_size=2.5), "'vocab_size' to be a whole number"),
+    (lambda v, s: v.update(hidden_act="gelu"), "'hidden_act' to be \"silu\""),
+    (lambda v, s: v.update(model_type="mamba"), "'model_type'"),
+    (lambda v, s: v.update(num_key_value_heads=3), "argument 'kv_heads'"),
+    (lambda v, s: s.pop("model.norm.weight"), "'model.norm.weight'"),
+    (lambda v, s: s.update(more=torch.zeros(1)), "'more'"),
+    (lambda v, s: s.update({"model.norm.weight": torch.zeros(3)}), r"'model.norm.weight' of shape \[48\]"),
+    (lambda v, s: s.update({"model.norm.weight": torch.zeros(48, dtype=torch.float16)}), "one floating-point type"),
+], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "lacks", "more", "shape", "mixed"])  # fmt: skip
+def test_bad_folders_are_refused(change, message, tmp_path):
+    gsa.save_model(make("gsa"), tmp_path)
+    values, state = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")
+    change(values, state)
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=message):
+        gsa.load_model(tmp_path)
+
+
+def test_the_old_name_of_the_type_is_read(tmp_path):
+    gsa.save_model(make("gsa"), tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    assert values["model_type"] == "gated_sparse_attention"
+    assert values["architectures"] == ["GatedSparseAttentionForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(values | {"model_type": "gsa"}))
+    assert config_to_dict(gsa.load_model(tmp_path).config) == config_to_dict(model())
+
+
+def backward(made, x, **options):
+    made.zero_grad()
+    loss = made.loss(x[:, :-1].contiguous(), x[:, 1:].contiguous(), want_kl=True, **options)
+    (loss.sum / loss.count + loss.kl.sum()).backward()
+    found = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
+    return loss, found, {name: b.clone() for name, b in made.named_buffers()}
+
+
+@pytest.mark.parametrize("options", [
+    dict(), dict(phase="warmup"), dict(kl_support="all"), dict(kl_support="all", kl_sample=gsa.KlSample(0.5, 7)),
+], ids=["sparse", "warmup", "all", "sample"])  # fmt: skip
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+def test_checkpointing_changes_no_bit(options, autocast):
+    x, made = tokens(), make("gsa").train()
+    twin = copy.deepcopy(made)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss, gradients, buffers = backward(made, x, **options)
+        loss2, gradients2, buffers2 = backward(twin, x, checkpoint_activations=True, **options)
+    assert torch.equal(loss.sum, loss2.sum) and torch.equal(loss.kl, loss2.kl)
+    assert gradients.keys() == gradients2.keys() == dict(made.named_parameters()).keys()
+    assert all(torch.equal(gradients[name], gradients2[name]) for name in gradients)
+    assert all(torch.equal(buffers[name], buffers2[name]) for name in buffers)
+    moved = [value != 0.02 for value in buffers.values()]
+    assert all(moved) if options.get("phase") != "warmup" else not any(moved)
+
+
+def test_packed_sequences_are_those_of_a_batch():
+    made, x = make("dense-below"), tokens(3)
+    starts = torch.arange(4) * LENGTH
+    with torch.no_grad():
+        whole = made(x)
+        assert torch.equal(made(x.flatten(), cu_seqlens=starts), whole.flatten(0, 1))
+        # 96 and more run sparse, fewer than 90 dense: each as it does alone, but for the rounding of products.
+        parted = made(x.flatten(), cu_seqlens=torch.tensor([0, 192, 200, 288]))
+        for a, b in ((0, 192), (192, 200), (200, 288)):
+            torch.testing.assert_close(parted[a:b], made(x.flatten()[a:b].unsqueeze(0))[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("packed, options", [
+    (False, dict()), (False, dict(want_kl=True)), (True, dict(want_kl=True)), (True, dict(phase="warmup", want_kl=True)),
+    (False, dict(want_kl=True, checkpoint_activations=True)),
+], ids=["batch", "batch-kl", "packed-kl", "packed-warmup", "checkpointed"])  # fmt: skip
+def test_training_compiles_as_one_graph(packed, options):
+    x, made = tokens(), make("gsa", layers=1).train()
+    twin, layout = copy.deepcopy(made), {}
+    inputs, targets = x[:, :-1].contiguous(), x[:, 1:].contiguous()
+    if packed:
+        inputs, targets = inputs.flatten(), targets.flatten()
+        layout = dict(cu_seqlens=torch.tensor([0, 50, 190]), max_length=140)
+
+    def step(model, inputs, targets):
+        loss = model.loss(inputs, targets, **options, **layout)
+        total = loss.sum / loss.count
+        return total + loss.kl.sum() if options else total
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for _ in range(2):  # the second step selects with a mean that the first has moved
+        ours, theirs = compiled(made, inputs, targets), step(twin, inputs, targets)
+        assert torch.equal(ours, theirs)
+        ours.backward(), theirs.backward()
+    for (name, ours), theirs in zip(made.named_parameters(), twin.parameters()):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        assert ours.grad is None or torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6), name
+    for (name, ours), theirs in zip(made.named_buffers(), twin.buffers()):
+        assert torch.equal(ours, theirs), name
+
+
+def test_other_lengths_compile_as_one_graph():
+    made = make("gsa", layers=1)
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        for length in (96, 70, 81):
+            assert torch.equal(compiled(tokens(length=length)), made(tokens(length=length)))
+
+
+def test_groups_of_parameters():
+    made = make("gsa")
+    groups = made.parameter_groups()
+    assert [(group["kind"], group["decay"]) for group in groups] == [
+        (kind, decay) for kind in ("base", "indexer", "gate") for decay in (True, False)]  # fmt: skip
+    assert sorted(name for group in groups for name in group["names"]) == sorted(dict(made.named_parameters()))
+    torch.optim.AdamW(groups)
+    made.set_learning("base", False)
+    made.set_learning("gate", False)
+    loss = made.loss(tokens(), tokens(), phase="warmup", want_kl=True)
+    loss.kl.sum().backward()
+    assert all((p.grad is not None) == ("indexer" in name) for name, p in made.named_parameters())
+    with pytest.raises(ValueError, match="argument 'kind'"):
+        made.set_learning("gates", True)
+
+
+def test_pickle_and_state_dict():
+    made, x = make("gsa").train(), tokens()
+    backward(made, x)
+    again = pickle.loads(pickle.dumps(made))
+    other = gsa.GatedSparseForCausalLM(made.config)
+    other.load_state_dict(made.state_dict())
+    with torch.no_grad():
+        assert torch.equal(made.eval()(x), again.eval()(x))
+        assert torch.equal(made(x), other.eval()(x))
+
+
+def test_autocast_computes_in_bfloat16():
+    made, x = make("gsa"), tokens()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        cast = made(x)
+    with torch.no_grad():
+        exact, low = made.double()(x), made.to(torch.bfloat16)(x)
+    assert cast.dtype == torch.bfloat16
+    error = lambda y: (y.double() - exact).pow(2).mean().sqrt()
+    assert 0 < error(cast) <= 2 * error(low)
+
+
+def test_mistakes_are_explained():
+    made, x = make("gsa"), tokens()
+    for options, message in (
+        (dict(phase="sprase"), "argument 'phase': expected dense, warmup or sparse"),
+        (dict(want_kl=True), "argument 'want_kl'"),
+        (dict(kl_support="some"), "argument 'kl_support'"),
+        (dict(cu_seqlens=torch.tensor([0, 192])), "argument 'tokens'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            made(x, **options)
+    with pytest.raises(ValueError, match="argument 'cu_seqlens'"):
+        made(x.flatten(), cu_seqlens=torch.tensor([0, 100]))
+    with pytest.raises(ValueError, match="argument 'tokens': expected numbers in 0 .. 130, got 131"):
+        made(x + 1 + (130 - x.max()))
+    with pytest.raises(ValueError, match="argument 'targets'"):
+        made.loss(x, x[:, 1:])
+    with pytest.raises(ValueError, match="argument 'phase': expected dense for a layer without an indexer"):
+        make("standard")(x, phase="sparse")
+    with pytest.raises(TypeError, match="want_stats"):
+        made(x, want_stats=True)
+
+
+class Wrapped(torch.nn.Module):
+    """As an adapter does it: a layer and something more."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.more = base, torch.nn.Linear(base.in_features, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.more(x)
+
+
+PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_wrapped_and_hooked_projections_take_part(name):
+    """With as many rows as training has, too."""
+    made = gsa.GatedSparseForCausalLM(model(layers=1)).double().eval()
+    x, block = torch.randint(0, 131, (1, 40)), made.model.layers[0]
+    parent, own = name.split(".")
+    plain = block.get_submodule(name)
+    wrapped = Wrapped(plain).double()
+    merged = copy.deepcopy(plain)
+    with torch.no_grad():
+        merged.weight += wrapped.more.weight
+
+        def logits(layer):
+            setattr(block.get_submodule(parent), own, layer)
+            return made(x)
+
+        expected = logits(merged)
+        torch.testing.assert_close(logits(wrapped), expected)
+        hook = plain.register_forward_hook(lambda layer, args, y: y + wrapped.more(*args))
+        torch.testing.assert_close(logits(plain), expected)
+        hook.remove()
+        plain.forward = lambda x: wrapped.more(x) + torch.nn.Linear.forward(plain, x)  # as accelerate does it
+        torch.testing.assert_close(logits(plain), expected)
+        del plain.forward
+        assert not torch.allclose(logits(plain), expected)
+
+
+def test_a_loaded_model_is_in_evaluation_mode(tmp_path):
+    gsa.save_model(make("gsa"), tmp_path)
+    loaded = gsa.load_model(tmp_path)
+    before = [buffer.clone() for buffer in loaded.buffers()]
+    with torch.no_grad():
+        loaded(tokens())
+        assert before and all(map(torch.equal, before, loaded.buffers()))
+        loaded.train()(tokens())
+        assert not any(map(torch.equal, before, loaded.buffers()))
+
+
+def test_second_derivatives_are_refused():
+    """The gradient of the loss is made in the forward pass, a constant."""
+    hidden, weight = (torch.randn(n, 8, dtype=torch.float64, requires_grad=True) for n in (5, 11))
+    total = cross_entropy_sum(hidden, weight, torch.arange(5))
+    (gradient,) = torch.autograd.grad(total, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (total + gradient.square().sum()).backward()
