@@ -28,12 +28,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ConvertCommand {
   std::string folder, output, system = "gsa";
   std::vector<std::string> settings;
 };
 
-constexpr const char* kLesson = R"(
+constexpr const char* kConvertLesson = R"(
 Reads a folder (config.json, and model.safetensors or its shards) of Llama 2 and 3, Mistral without a window that bites,
 Qwen2, Qwen3, or of this program, and writes one with what the system adds. Gates come as one half everywhere, folded
 into v_proj and o_proj; the indexer starts from q_proj and k_proj and has learned nothing yet. The new model is the same
@@ -133,7 +133,7 @@ class NewFolder {
   bool committed_ = false;
 };
 
-nn::ModelConfig converted_config(const Options& options, const std::string& from,
+nn::ModelConfig converted_config(const ConvertCommand& options, const std::string& from,
                                  const nn::ModelConfig& stored, train::TrainConfig& train) {
   for (const std::string& setting : options.settings) {
     const std::string key = setting.substr(0, setting.find('='));
@@ -154,8 +154,8 @@ nn::ModelConfig converted_config(const Options& options, const std::string& from
 }
 
 // Parts are added, none is taken away or changed in kind, and at least one is new.
-void check_parts(const Options& options, const train::TrainConfig& train, const nn::ModelConfig& stored,
-                 const nn::ModelConfig& config) {
+void check_parts(const ConvertCommand& options, const train::TrainConfig& train,
+                 const nn::ModelConfig& stored, const nn::ModelConfig& config) {
   const nn::AttentionConfig &before = stored.attention, &after = config.attention;
   const auto refuse_system = [&](const std::string& expected) {
     throw UsageError(concat("--system: expected ", expected, ", got ", options.system));
@@ -234,7 +234,7 @@ std::string verdict(const nn::ModelConfig& stored, const nn::ModelConfig& config
          " Of longer ones it selects other keys.";
 }
 
-void tell(const Options& options, const nn::ModelConfig& stored, const nn::ModelConfig& config,
+void tell(const ConvertCommand& options, const nn::ModelConfig& stored, const nn::ModelConfig& config,
           const nn::Conversion& made) {
   const auto named = [](const nn::ModelConfig& model) {
     const auto system = nn::system_of(model.attention);
@@ -269,7 +269,7 @@ void tell(const Options& options, const nn::ModelConfig& stored, const nn::Model
       "docs/recipe.md has what to choose, and `gsa eval adapted/latest` whether it was enough.\n");
 }
 
-int convert(const Options& options) {
+int convert(const ConvertCommand& options) {
   if (options.folder.empty()) throw UsageError("expected a model's folder, got none");
   const fs::path place = checked_place(options.output);
   const std::string from = model_folder(options.folder);
@@ -307,8 +307,8 @@ int convert(const Options& options) {
 
 void add_convert(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("convert", "make a checkpoint of Hugging Face a gsa model");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kConvertLesson);
+  auto options = std::make_shared<ConvertCommand>();
   command->add_option("folder", options->folder,
                       "a model folder (config.json and model.safetensors), or a run of gsa train");
   command->add_option("--system", options->system, "what it becomes: gsa, sparse-only or gated-only")

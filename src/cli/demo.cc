@@ -22,7 +22,7 @@
 namespace gsa::cli {
 namespace {
 
-constexpr const char* kLesson = R"(
+constexpr const char* kDemoLesson = R"(
 Makes up stories (a small grammar; the same for the same --seed), trains a tiny standard model on them, then a tiny gsa
 model through its phases dense, warm-up and sparse on the same text for the same steps, and measures both: validation
 loss, attention on the first token, gates, how many keys are read and how much attention they hold, and whether a word
@@ -123,7 +123,7 @@ int run_demo(const demo::Options& options) {
 void add_demo(CLI::App& app, Run& run) {
   CLI::App* command =
       app.add_subcommand("demo", "train a tiny gsa model and its dense twin, and compare them");
-  command->footer(kLesson);
+  command->footer(kDemoLesson);
   auto options = std::make_shared<demo::Options>();
   auto* steps = command->add_option("--steps", options->steps, "of each model")
                     ->check(whole_in(6, std::uint64_t(1) << 32))

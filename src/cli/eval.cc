@@ -36,7 +36,7 @@ namespace {
 
 using namespace gsa::eval;
 
-struct Options {
+struct EvalCommand {
   ModelOptions model;  // the folder, and what is changed of its configuration
   std::string data, text, phase, json, plots;
   bool join = false, ignore_tokenizer = false;
@@ -50,7 +50,7 @@ struct Options {
 
 constexpr std::int64_t kUsualLength = 4096;
 
-constexpr const char* kLesson = R"(
+constexpr const char* kEvalLesson = R"(
 perplexity   How well the model predicts the text: exp of the mean of -log p over all tokens but a document's first, and
              the same over the text's bytes, which compares between tokenizers. Windows start every --stride tokens;
              each counts what no window before it has counted.
@@ -74,9 +74,9 @@ Examples
 )";
 
 // Thrown out of the evaluation when the user wants to stop.
-struct Stopped {};
+struct EvalStopped {};
 
-void check(const Options& options) {
+void check(const EvalCommand& options) {
   if (options.data.empty() == options.text.empty()) {
     throw UsageError(
         concat("expected --data DATASET or --text FILE, got ", options.data.empty() ? "neither" : "both"));
@@ -94,7 +94,7 @@ void check(const Options& options) {
   }
 }
 
-std::optional<DType> chosen_dtype(const Options& options, const torch::Device& device) {
+std::optional<DType> chosen_dtype(const EvalCommand& options, const torch::Device& device) {
   if (device.is_cuda() && options.dtype == "float32") {
     throw UsageError(
         "--dtype: expected bfloat16 or float16 on a GPU, whose operators take 16-bit types, got float32 (or "
@@ -116,7 +116,7 @@ DType stored_dtype(const std::string& folder) {
   return DType::f32;
 }
 
-std::unique_ptr<Documents> open_documents(const Options& options) {
+std::unique_ptr<Documents> open_documents(const EvalCommand& options) {
   const std::filesystem::path folder = options.model.folder;
   if (!options.text.empty()) {
     if (!data::has_tokenizer(folder)) {
@@ -136,7 +136,7 @@ std::unique_ptr<Documents> open_documents(const Options& options) {
   return documents;
 }
 
-EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& config) {
+EvaluateOptions evaluate_options(const EvalCommand& options, const nn::ModelConfig& config) {
   EvaluateOptions result;
   if (!options.phase.empty())
     result.phase = checking_option("--phase", [&] { return nn::phase_by_name(options.phase); });
@@ -160,7 +160,7 @@ EvaluateOptions evaluate_options(const Options& options, const nn::ModelConfig& 
   return result;
 }
 
-std::vector<std::int64_t> lengths_of(const Options& options, const nn::ModelConfig& config) {
+std::vector<std::int64_t> lengths_of(const EvalCommand& options, const nn::ModelConfig& config) {
   std::vector<std::int64_t> lengths = options.lengths;
   if (lengths.empty()) lengths = {std::min(config.max_positions, kUsualLength)};
   std::sort(lengths.begin(), lengths.end());
@@ -173,7 +173,7 @@ std::vector<std::int64_t> lengths_of(const Options& options, const nn::ModelConf
   return lengths;
 }
 
-Report evaluate_at(std::int64_t length, const Options& options, nn::Model& model,
+Report evaluate_at(std::int64_t length, const EvalCommand& options, nn::Model& model,
                    const Documents& documents) {
   EvaluateOptions how = evaluate_options(options, model->config());
   how.windows.length = length;
@@ -181,7 +181,7 @@ Report evaluate_at(std::int64_t length, const Options& options, nn::Model& model
   const std::int64_t total = WindowReader(documents, how.windows).predictions();
   Progress progress(concat("windows of ", grouped(length)), total);
   how.progress = [&](std::int64_t done, std::int64_t) {
-    if (interrupted()) throw Stopped();
+    if (interrupted()) throw EvalStopped();
     // The last window may bring more than was asked for.
     progress.update(done, concat(grouped(std::min(done, total)), " of ", grouped(total), " tokens"));
   };
@@ -202,7 +202,7 @@ void check_finite(const Report& report) {
 }
 
 // Refuses what cannot fit, before the weights are read.
-void check_memory(const Options& options, const nn::ModelConfig& config, const Documents& documents,
+void check_memory(const EvalCommand& options, const nn::ModelConfig& config, const Documents& documents,
                   const std::vector<std::int64_t>& lengths) {
   const torch::Device device = nn::device_by_name(options.device);
   const auto room = binding::device_memory_room(device);
@@ -240,7 +240,7 @@ struct Subject {
   std::int64_t parameters = 0;
 };
 
-Subject load_subject(const Options& options) {
+Subject load_subject(const EvalCommand& options) {
   const nn::ModelConfig config = chosen_config(options.model);
   const torch::Device device = nn::device_by_name(options.device);
   const nn::LoadOptions how{.config = config,
@@ -268,7 +268,7 @@ void write_file(const std::filesystem::path& path, const std::string& content) {
   file.commit();
 }
 
-OrderedJson to_json(const Options& options, const Subject& subject, const Documents& documents,
+OrderedJson to_json(const EvalCommand& options, const Subject& subject, const Documents& documents,
                     const std::vector<Report>& reports) {
   OrderedJson json;
   json["model"] = options.model.folder;
@@ -282,7 +282,7 @@ OrderedJson to_json(const Options& options, const Subject& subject, const Docume
   return json;
 }
 
-void print_heading(const Options& options, const Subject& subject, const Documents& documents,
+void print_heading(const EvalCommand& options, const Subject& subject, const Documents& documents,
                    const std::vector<std::int64_t>& lengths, std::ostream& out) {
   out << concat("model   ", options.model.folder, ": ", subject.system, ", ", grouped(subject.parameters),
                 " parameters, ", subject.dtype, " on ", subject.device, "\n", "data    ", documents.name(),
@@ -301,7 +301,7 @@ void print_heading(const Options& options, const Subject& subject, const Documen
   out << std::endl;
 }
 
-int evaluate_model(Options& options) {
+int evaluate_model(EvalCommand& options) {
   check(options);
   options.model.folder = model_folder(options.model.folder);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
@@ -323,7 +323,7 @@ int evaluate_model(Options& options) {
       reports.push_back(evaluate_at(length, options, subject.model, *documents));
       check_finite(reports.back());
     }
-  } catch (const Stopped&) {
+  } catch (const EvalStopped&) {
     std::cerr << "gsa eval: interrupted; nothing was written\n";
     return kInterrupted;
   }
@@ -355,8 +355,8 @@ int evaluate_model(Options& options) {
 void add_eval(CLI::App& app, Run& run) {
   CLI::App* command =
       app.add_subcommand("eval", "perplexity, attention sinks and selection quality of a model");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kEvalLesson);
+  auto options = std::make_shared<EvalCommand>();
   command->add_option("folder", options->model.folder, "a model folder (config.json and model.safetensors)")
       ->required();
   const char* kText = "What to read";

@@ -33,7 +33,7 @@ namespace {
 
 using namespace gsa::infer;
 
-struct Options : EngineChoices {
+struct GenerateCommand : EngineChoices {
   std::string folder, source;
   std::vector<std::string> prompts, files;
   std::optional<double> extend;
@@ -45,7 +45,7 @@ struct Options : EngineChoices {
 
 constexpr std::int64_t kMaxPromptBytes = std::int64_t{1} << 32;
 
-constexpr const char* kLesson = R"(
+constexpr const char* kGenerateLesson = R"(
 Prompts are continued, all of them together as one batch of at most 2,048 texts (prompts times --samples). A text ends
 where the model ends it, before a stop string, or after --max-tokens. The seed decides: the same prompt, options and
 seed give the same text, whatever else is in the batch.
@@ -77,7 +77,7 @@ std::string without_last_line_end(std::string text) {
 }
 
 // Thrown where the user wants to stop before there is a text.
-struct Stopped {};
+struct GenerateStopped {};
 
 std::string standard_input() {
   watch_interrupts();
@@ -85,7 +85,7 @@ std::string standard_input() {
   std::vector<char> part(1 << 16);
   for (;;) {
     const ssize_t got = interrupted() ? 0 : ::read(STDIN_FILENO, part.data(), part.size());
-    if (interrupted()) throw Stopped();  // asked again: Ctrl-C may have ended the writer as well
+    if (interrupted()) throw GenerateStopped();  // asked again: Ctrl-C may have ended the writer as well
     if (got == 0) return text;
     if (got > 0) {
       text.append(part.data(), static_cast<std::size_t>(got));
@@ -107,7 +107,7 @@ std::string unescaped(const std::string& text) {
   return result;
 }
 
-std::vector<std::string> read_prompts(const Options& options) {
+std::vector<std::string> read_prompts(const GenerateCommand& options) {
   std::vector<std::string> prompts;
   for (const std::string& prompt : options.prompts) prompts.push_back(unescaped(prompt));
   for (const std::string& file : options.files) {
@@ -132,7 +132,7 @@ std::vector<std::string> read_prompts(const Options& options) {
 // ---- lengths
 
 // The model's configuration with the extension that was asked for.
-nn::ModelConfig extended_config(const Options& options) {
+nn::ModelConfig extended_config(const GenerateCommand& options) {
   nn::ModelConfig config = nn::load_config(options.folder);
   if (options.extend) extend_by(config, *options.extend);
   return config;
@@ -140,7 +140,8 @@ nn::ModelConfig extended_config(const Options& options) {
 
 // New tokens that fit behind the longest prompt, at most as many as asked for. A prompt that the model is not
 // meant for is refused, unless --extend 1 says that no extension is wanted.
-std::int64_t fitting_tokens(const Options& options, const nn::ModelConfig& config, std::int64_t prompt) {
+std::int64_t fitting_tokens(const GenerateCommand& options, const nn::ModelConfig& config,
+                            std::int64_t prompt) {
   const std::int64_t wanted = options.generate.max_tokens, meant = config.max_positions;
   if (prompt + wanted <= meant || options.extend == 1) return wanted;
   const std::int64_t trained = config.trained_length(), factor = (prompt + wanted + trained - 1) / trained;
@@ -224,7 +225,7 @@ class PrefillCost {
 
 class Generator {
  public:
-  explicit Generator(const Options& options) : options_(options), prompts_(read_prompts(options)) {}
+  explicit Generator(const GenerateCommand& options) : options_(options), prompts_(read_prompts(options)) {}
 
   int run() {
     tokenizer_ = data::load_tokenizer(options_.folder);
@@ -421,14 +422,14 @@ class Generator {
     engine.save(sequence, options_.save_cache);
   }
 
-  const Options& options_;
+  const GenerateCommand& options_;
   std::vector<std::string> prompts_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   std::vector<Input> inputs_;
   std::vector<std::int64_t> lengths_;  // of prompts in tokens, with what was cached before them
 };
 
-void add_sampling_options(CLI::App& command, Options& options) {
+void add_sampling_options(CLI::App& command, GenerateCommand& options) {
   GenerateOptions& generate = options.generate;
   SamplingOptions& sampling = generate.sampling;
   sampling.temperature = 0.8;
@@ -463,8 +464,8 @@ void add_sampling_options(CLI::App& command, Options& options) {
 
 void add_generate(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("generate", "continue prompts with a model");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kGenerateLesson);
+  auto options = std::make_shared<GenerateCommand>();
   command->add_option("folder", options->folder, "a model folder, with its tokenizer")->required();
   command->add_option("source", options->source, "-: a prompt from standard input");
   command
@@ -513,7 +514,7 @@ void add_generate(CLI::App& app, Run& run) {
       tell_note(binding::use_threads(options->threads));
       try {
         return Generator(*options).run();
-      } catch (const Stopped&) {
+      } catch (const GenerateStopped&) {
         std::cerr << "gsa generate: interrupted; nothing was generated\n";
         return kInterrupted;
       }

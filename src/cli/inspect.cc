@@ -18,14 +18,14 @@ namespace {
 
 using namespace gsa::nn;
 
-struct Options {
+struct InspectCommand {
   ModelOptions model;
   std::optional<std::int64_t> length;
   std::string dtype = "bfloat16", phase;
   bool json = false;
 };
 
-constexpr const char* kLesson = R"(
+constexpr const char* kInspectLesson = R"(
 The second column of costs is the standard model of the same sizes: dense attention, no gates. Counted are matrix
 products, attention and the indexer's scores, two operations for a multiplication with its addition; a sparse query is
 taken to read k keys. Training is one sequence, forward and backward, without what is computed twice.
@@ -61,7 +61,7 @@ std::string stored_weights(const std::string& folder) {
   return concat(files.tensors().size(), " tensors, ", type, ", ", scaled_bytes(bytes));
 }
 
-Report make_report(const Options& options) {
+Report make_report(const InspectCommand& options) {
   Report report;
   report.config = chosen_config(options.model);
   const std::string folder = options.model.folder.empty() ? "" : model_folder(options.model.folder);
@@ -248,8 +248,8 @@ void print_json(const Report& report) {
 void add_inspect(CLI::App& app, Run& run) {
   CLI::App* command =
       app.add_subcommand("inspect", "parameters by component, and what a model costs at a length");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kInspectLesson);
+  auto options = std::make_shared<InspectCommand>();
   add_model_options(*command, options->model);
   const char* kCosts = "Costs";
   command

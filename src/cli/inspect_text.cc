@@ -27,7 +27,7 @@
 namespace gsa::cli {
 namespace {
 
-struct Options : EngineChoices {
+struct InspectTextCommand : EngineChoices {
   std::string folder, text, output, positions;
   std::optional<std::int64_t> last;
   std::optional<double> extend;
@@ -38,7 +38,7 @@ constexpr std::int64_t kMaxTextBytes = std::int64_t{1} << 32;
 // What a browser opens without complaint.
 constexpr std::int64_t kMaxDataBytes = std::int64_t{64} << 20;
 
-constexpr const char* kLesson = R"(
+constexpr const char* kInspectTextLesson = R"(
 Reads a text with a model as generate does, and writes a page (one file, nothing from the network) that shows for each
 of the chosen tokens which earlier positions every layer attended to, with which weight; how many keys it selected
 (k_t); how much of dense attention these keys keep; and how far the gates were open. Open it with any browser: click a
@@ -56,7 +56,7 @@ Examples
 )";
 
 // Thrown where the user wants to stop.
-struct Stopped {};
+struct InspectTextStopped {};
 
 struct Positions {
   std::int64_t first = 0, last = 0;  // both included
@@ -83,7 +83,7 @@ Positions parse_positions(const std::string& text) {
   return positions;
 }
 
-Positions chosen_positions(const Options& options, std::int64_t tokens) {
+Positions chosen_positions(const InspectTextCommand& options, std::int64_t tokens) {
   if (options.positions.empty()) {
     return {std::max<std::int64_t>(0, tokens - options.last.value_or(kLast)), tokens - 1};
   }
@@ -94,7 +94,7 @@ Positions chosen_positions(const Options& options, std::int64_t tokens) {
   return positions;
 }
 
-void check_length(const Options& options, const nn::ModelConfig& config, std::int64_t read) {
+void check_length(const InspectTextCommand& options, const nn::ModelConfig& config, std::int64_t read) {
   if (read <= config.max_positions || options.extend == 1) return;
   const std::int64_t trained = config.trained_length(), factor = (read + trained - 1) / trained;
   throw Error(concat("--text: expected at most ", grouped(config.max_positions),
@@ -110,8 +110,8 @@ void check_length(const Options& options, const nn::ModelConfig& config, std::in
 
 class PageData {
  public:
-  PageData(const Options& options, const data::Tokenizer& tokenizer, std::span<const std::int64_t> tokens,
-           std::int64_t looks)
+  PageData(const InspectTextCommand& options, const data::Tokenizer& tokenizer,
+           std::span<const std::int64_t> tokens, std::int64_t looks)
       : looks_(looks) {
     OrderedJson head;
     head["model"] = printable(options.folder);
@@ -164,8 +164,9 @@ class PageData {
 
 // ---- the work
 
-std::string looked_at(infer::Engine& engine, const Options& options, const data::Tokenizer& tokenizer,
-                      std::span<const std::int64_t> tokens, const Positions& positions) {
+std::string looked_at(infer::Engine& engine, const InspectTextCommand& options,
+                      const data::Tokenizer& tokenizer, std::span<const std::int64_t> tokens,
+                      const Positions& positions) {
   PageData data(options, tokenizer, tokens, positions.count());
   infer::Sequence sequence = engine.start();
   const infer::Prompt whole{&sequence, tokens.first(static_cast<std::size_t>(positions.last) + 1)};
@@ -181,14 +182,14 @@ std::string looked_at(infer::Engine& engine, const Options& options, const data:
   }
   Progress progress("looking", positions.count());
   for (std::int64_t at = positions.first; at <= positions.last; ++at) {
-    if (interrupted()) throw Stopped();
+    if (interrupted()) throw InspectTextStopped();
     data.add(engine.look(sequence, tokens[static_cast<std::size_t>(at)]));
     progress.update(at - positions.first + 1, concat("position ", grouped(at)));
   }
   return data.finish();
 }
 
-int inspect_text(const Options& options) {
+int inspect_text(const InspectTextCommand& options) {
   if (!options.positions.empty() && options.last) {
     throw UsageError("--last: expected no --positions beside it, got both");
   }
@@ -226,8 +227,8 @@ int inspect_text(const Options& options) {
 
 void add_inspect_text(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("inspect-text", "a page that shows where a model looks in a text");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kInspectTextLesson);
+  auto options = std::make_shared<InspectTextCommand>();
   command->add_option("folder", options->folder, "a model folder, with its tokenizer")->required();
   command->add_option("--text", options->text, "the file to read, without its last line end")->required();
   command->add_option("--output,-o", options->output, "the page to write")->required();
@@ -244,7 +245,7 @@ void add_inspect_text(CLI::App& app, Run& run) {
     run = [options] {
       try {
         return inspect_text(*options);
-      } catch (const Stopped&) {
+      } catch (const InspectTextStopped&) {
         std::cerr << "gsa inspect-text: interrupted; nothing was written\n";
         return kInterrupted;
       }

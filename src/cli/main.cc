@@ -22,7 +22,7 @@
 namespace gsa::cli {
 namespace {
 
-constexpr const char* kLesson = R"(
+constexpr const char* kMainLesson = R"(
 Examples
   gsa demo                                          two tiny models, trained and compared in minutes
   gsa tokenize book.txt --output data/book          text to a dataset
@@ -82,7 +82,7 @@ void check_values(const CLI::App& command) {
 int main_checked(int argc, char** argv) {
   CLI::App app("gsa: language models with Gated Sparse Attention, version " GSA_VERSION, "gsa");
   app.set_version_flag("--version", GSA_VERSION, "print the version");
-  app.footer(kLesson);
+  app.footer(kMainLesson);
   app.get_formatter()->column_width(28);
   app.require_subcommand(0, 1);
   Run run;

@@ -32,7 +32,7 @@ namespace {
 
 using namespace gsa::serve;
 
-struct Options : EngineChoices {
+struct ServeCommand : EngineChoices {
   std::string folder, name, chat = "auto";
   std::optional<double> extend;
   std::vector<std::string> api_keys, origins;
@@ -47,7 +47,7 @@ struct Options : EngineChoices {
 
 constexpr std::int64_t kMaxKeyFile = 1 << 20;
 
-constexpr const char* kLesson = R"(
+constexpr const char* kServeLesson = R"(
 Serves a model to the clients of OpenAI's API, on this machine alone unless --host says otherwise: /v1/models,
 /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /health, /metrics (Prometheus), and a page at / that
 writes texts and shows where the model looks.
@@ -76,7 +76,7 @@ std::string default_name(const std::string& folder) {
   return path.filename().string();
 }
 
-std::vector<std::string> all_keys(const Options& options) {
+std::vector<std::string> all_keys(const ServeCommand& options) {
   std::vector<std::string> keys = options.api_keys;
   if (options.api_key_file.empty()) return keys;
   const std::size_t before = keys.size();
@@ -91,7 +91,7 @@ std::vector<std::string> all_keys(const Options& options) {
   return keys;
 }
 
-ChatTemplate chosen_template(const Options& options) {
+ChatTemplate chosen_template(const ServeCommand& options) {
   if (options.chat != "auto") {
     return checking_option("--chat-template", [&] { return chat_template_by_name(options.chat); });
   }
@@ -141,7 +141,7 @@ class Watcher {
   std::jthread thread_;
 };
 
-int serve(const Options& options) {
+int serve(const ServeCommand& options) {
   const std::unique_ptr<data::Tokenizer> tokenizer = data::load_tokenizer(options.folder);
   ApiOptions api_options;
   api_options.model = options.name;
@@ -199,8 +199,8 @@ int serve(const Options& options) {
 
 void add_serve(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("serve", "an OpenAI-compatible server for a model");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kServeLesson);
+  auto options = std::make_shared<ServeCommand>();
   command->add_option("folder", options->folder, "a model folder, with its tokenizer")->required();
 
   const char* kServer = "The server";

@@ -23,7 +23,7 @@ namespace {
 
 using namespace gsa::data;
 
-struct Options {
+struct TokenizeCommand {
   std::vector<std::string> inputs;
   std::string output, tokenizer = "bytes", format = "auto", field = "text", split = "file", separator;
   std::int64_t train_tokenizer = 0;
@@ -32,7 +32,7 @@ struct Options {
   bool tokenizer_given = false, sample_given = false, field_given = false, split_given = false;
 };
 
-constexpr const char* kLesson = R"(
+constexpr const char* kTokenizeLesson = R"(
 A dataset is a folder: token ids in files that are mapped into memory, where documents end, the tokenizer, and
 dataset.json, which is written last: a run that was cut off leaves no dataset. A document stays whole whatever its
 size, and memory does not grow with the input. Blank documents are left out. Checksums are verified when a dataset is
@@ -59,7 +59,7 @@ struct Stopped {};
 
 int cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-DocumentSource source_of(const Options& options, const std::string& input) {
+DocumentSource source_of(const TokenizeCommand& options, const std::string& input) {
   DocumentSource source;
   source.path = input;
   source.format = options.format == "auto"    ? format_by_name(input)
@@ -74,7 +74,7 @@ DocumentSource source_of(const Options& options, const std::string& input) {
 }
 
 // An option that would be ignored is refused.
-void check(const Options& options) {
+void check(const TokenizeCommand& options) {
   check_choice("--format", options.format, {"auto", "text", "jsonl"});
   check_choice("--split", options.split, {"file", "blank-lines"});
   if (options.inputs.empty()) throw UsageError("expected files to read, or - for standard input, got none");
@@ -105,7 +105,7 @@ void check(const Options& options) {
 }
 
 // Bytes of all inputs; 0 where one of them cannot say.
-std::int64_t total_bytes(const Options& options) {
+std::int64_t total_bytes(const TokenizeCommand& options) {
   std::int64_t total = 0;
   for (const std::string& input : options.inputs) {
     std::error_code error;
@@ -128,7 +128,7 @@ struct Skipped {
   std::string first;
 };
 
-Skipped read_inputs(const Options& options, const char* title, const Handler& handler) {
+Skipped read_inputs(const TokenizeCommand& options, const char* title, const Handler& handler) {
   Progress progress(title, total_bytes(options));
   Skipped skipped;
   std::int64_t before = 0, in_file = 0;
@@ -150,14 +150,14 @@ Skipped read_inputs(const Options& options, const char* title, const Handler& ha
   return skipped;
 }
 
-[[noreturn]] void no_text(const Options& options) {
+[[noreturn]] void no_text(const TokenizeCommand& options) {
   const auto shown = [](const std::string& input) { return input == "-" ? "standard input" : input; };
   std::string names = shown(options.inputs.front());
   if (options.inputs.size() > 1) names += concat("' ... '", shown(options.inputs.back()));
   bad_file(names, "at least one document with text in it", "none");
 }
 
-std::unique_ptr<Tokenizer> trained_tokenizer(const Options& options) {
+std::unique_ptr<Tokenizer> trained_tokenizer(const TokenizeCommand& options) {
   LineSample sample(static_cast<std::size_t>(options.sample_lines));
   read_inputs(options, "reading lines",
               {.text = [&](std::string_view text) { sample.add(text); },
@@ -179,7 +179,7 @@ void describe(const std::string& folder, const Dataset& dataset) {
                       "), ", fixed(dataset.bytes_per_token(), 2), " bytes a token\n");
 }
 
-int tokenize(const Options& options) {
+int tokenize(const TokenizeCommand& options) {
   if (options.check) {
     if (!options.inputs.empty()) throw UsageError("--check: expected no files to read, got some");
     describe(options.output, Dataset(options.output, true));
@@ -229,8 +229,8 @@ int tokenize(const Options& options) {
 
 void add_tokenize(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("tokenize", "text to a dataset for training and evaluation");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kTokenizeLesson);
+  auto options = std::make_shared<TokenizeCommand>();
   command->add_option("inputs", options->inputs, "text or JSON-lines files; - is standard input");
   command->add_option("-o,--output", options->output, "the dataset's folder")->required();
   command->add_flag("--check", options->check, "read no text; verify the dataset that --output names");

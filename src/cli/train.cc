@@ -20,13 +20,13 @@ namespace {
 
 using namespace gsa::train;
 
-struct Options {
+struct TrainCommand {
   std::string file;
   std::vector<std::string> settings;
   bool resume = false, print = false;
 };
 
-constexpr const char* kLesson = R"(
+constexpr const char* kTrainLesson = R"(
 A run goes through up to three phases, any of which may have 0 steps:
   dense    attention to everything; the model learns from the language-model loss, the indexer is frozen
   warmup   attention to everything; the indexer alone learns to predict it (its KL), the model is frozen
@@ -96,7 +96,7 @@ void write_config(const TrainConfig& config) {
   file.commit();
 }
 
-int train_model(const Options& options) {
+int train_model(const TrainCommand& options) {
   TrainConfig config;
   if (!options.file.empty()) read_toml(config, options.file);
   for (const std::string& setting : options.settings) set_option(config, setting);
@@ -138,8 +138,8 @@ int train_model(const Options& options) {
 
 void add_train(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("train", "train a language model through its phases");
-  command->footer(kLesson + options_help());
-  auto options = std::make_shared<Options>();
+  command->footer(kTrainLesson + options_help());
+  auto options = std::make_shared<TrainCommand>();
   command->add_option("config", options->file,
                       "a TOML file with options; what it does not name has its default");
   command->add_option("--set", options->settings, "group.key=value, over the file; any number of times")

@@ -73,9 +73,9 @@ class Replace final : public Normalizer {
   std::string from_, to_;
 };
 
-class Split final : public PreTokenizer {
+class SplitByPattern final : public PreTokenizer {
  public:
-  Split(Regex pattern, SplitBehavior behavior, bool invert)
+  SplitByPattern(Regex pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
   void apply(Words& words, RegexScratch& scratch) const override {
@@ -243,7 +243,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 }
 
 std::unique_ptr<PreTokenizer> split_pre_tokenizer(Regex pattern, SplitBehavior behavior, bool invert) {
-  return std::make_unique<Split>(std::move(pattern), behavior, invert);
+  return std::make_unique<SplitByPattern>(std::move(pattern), behavior, invert);
 }
 
 std::unique_ptr<PreTokenizer> prefix_space_pre_tokenizer() { return std::make_unique<PrefixSpace>(); }

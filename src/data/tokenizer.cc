@@ -8,12 +8,12 @@ namespace gsa::data {
 namespace {
 
 constexpr std::int64_t kMaxModelBytes = 256 << 20;
-constexpr std::int64_t kMaxConfigBytes = 16 << 20;
+constexpr std::int64_t kMaxKindBytes = 16 << 20;
 constexpr const char* kByteClass = "GsaByteTokenizer";
 
 // What tokenizer_config.json calls its tokenizer; null where it does not.
 Json tokenizer_class(const std::filesystem::path& config_file) {
-  const Json config = parse_json(read_file(config_file, kMaxConfigBytes), config_file.string());
+  const Json config = parse_json(read_file(config_file, kMaxKindBytes), config_file.string());
   return config.is_object() ? config.value("tokenizer_class", Json()) : Json();
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kOp = "infer::Cache";
+constexpr const char* kCacheOp = "infer::Cache";
 constexpr std::int64_t kSpare = 16;  // pages
 
 std::int64_t available_memory(const at::Device& device) {
@@ -31,7 +31,8 @@ Cache::Cache(const CacheShape& shape, const at::Device& device, std::optional<st
     : shape_(shape), device_(device), pool_(std::make_shared<PagePool>(shape.page_size)) {
   shape_.validate();
   if (budget && *budget < 2 * shape_.bytes_per_page()) {
-    bad_argument(kOp, "budget", concat("at least two pages, ", format_bytes(2 * shape_.bytes_per_page())),
+    bad_argument(kCacheOp, "budget",
+                 concat("at least two pages, ", format_bytes(2 * shape_.bytes_per_page())),
                  format_bytes(*budget));
   }
   budget_ = budget.value_or(available_memory(device) / 10 * 9);
@@ -57,7 +58,7 @@ std::int64_t Cache::room() const {
 
 void Cache::refuse(std::int64_t tokens, std::int64_t pages) const {
   const CacheUse now = use();
-  throw Error(concat(kOp, ": expected at most ", room(), " tokens more (", format_bytes(budget_),
+  throw Error(concat(kCacheOp, ": expected at most ", room(), " tokens more (", format_bytes(budget_),
                      " for the cache, of which ", format_bytes(now.bytes), " are in use; ",
                      format_bytes(shape_.bytes_per_token()), " a token), got ", tokens,
                      " tokens, which need ", format_bytes(pages * shape_.bytes_per_page()),
@@ -114,8 +115,8 @@ void Cache::reserve(std::span<const Growth> growth) {
   };
   for (const Growth& g : growth) {
     const Sequence& s = *g.sequence;
-    if (s.pool_ != pool_) bad_argument(kOp, "sequence", "one of this cache", "one of another");
-    if (g.tokens < 0) bad_argument(kOp, "tokens", "a number of tokens", concat(g.tokens));
+    if (s.pool_ != pool_) bad_argument(kCacheOp, "sequence", "one of this cache", "one of another");
+    if (g.tokens < 0) bad_argument(kCacheOp, "tokens", "a number of tokens", concat(g.tokens));
     tokens += g.tokens;
     const auto held = static_cast<std::int64_t>(s.pages_.size());
     needed += std::max<std::int64_t>(shape_.pages_for(s.length() + g.tokens) - held, 0);
@@ -183,8 +184,8 @@ Cache::Rows Cache::read(std::int64_t n, const Tensor& slots) const {
 }
 
 void Cache::save(const Sequence& sequence, const std::filesystem::path& path, std::uint32_t model) const {
-  if (sequence.pool_ != pool_) bad_argument(kOp, "sequence", "one of this cache", "one of another");
-  if (sequence.length() == 0) bad_argument(kOp, "sequence", "at least one token to save", "none");
+  if (sequence.pool_ != pool_) bad_argument(kCacheOp, "sequence", "one of this cache", "one of another");
+  if (sequence.length() == 0) bad_argument(kCacheOp, "sequence", "at least one token to save", "none");
   std::vector<std::int64_t> places;
   slots(sequence, 0, sequence.length(), places);
   const Tensor index = torch::tensor(at::ArrayRef<std::int64_t>(places), at::kLong).to(device_);

@@ -10,7 +10,7 @@
 namespace gsa::infer {
 namespace {
 
-constexpr char kOp[] = "generate";
+constexpr char kGenerateOp[] = "generate";
 
 class Clock {
  public:
@@ -63,17 +63,18 @@ class Generation {
     options_.sampling.validate();
     TextStream(tokenizer_, options_.stops);  // checks them
     if (options_.max_tokens < 0) {
-      bad_argument(kOp, "max_tokens", "0 or a number of tokens", concat(options_.max_tokens));
+      bad_argument(kGenerateOp, "max_tokens", "0 or a number of tokens", concat(options_.max_tokens));
     }
-    if (options_.samples < 1) bad_argument(kOp, "samples", "1 or more", concat(options_.samples));
+    if (options_.samples < 1) bad_argument(kGenerateOp, "samples", "1 or more", concat(options_.samples));
     if (tokenizer_.vocab_size() > engine_.config().vocab_size) {
-      bad_argument(kOp, "tokenizer",
+      bad_argument(kGenerateOp, "tokenizer",
                    concat("at most the ", engine_.config().vocab_size, " tokens of the model"),
                    concat(tokenizer_.vocab_size(), ": it belongs to another model"));
     }
     for (const Prompt& prompt : prompts) {
-      if (prompt.sequence == nullptr) bad_argument(kOp, "prompts", "a sequence for each", "none");
-      if (prompt.tokens.empty()) bad_argument(kOp, "prompts", "at least one token in each", "an empty one");
+      if (prompt.sequence == nullptr) bad_argument(kGenerateOp, "prompts", "a sequence for each", "none");
+      if (prompt.tokens.empty())
+        bad_argument(kGenerateOp, "prompts", "at least one token in each", "an empty one");
     }
   }
 
@@ -210,7 +211,7 @@ const char* name_of(Ending ending) {
     case Ending::cancelled:
       return "cancelled";
   }
-  bad_argument(kOp, "ending", "one of four", concat(static_cast<int>(ending)));
+  bad_argument(kGenerateOp, "ending", "one of four", concat(static_cast<int>(ending)));
 }
 
 std::vector<std::int64_t> first_tokens(const data::Tokenizer& tokenizer, std::string_view text) {

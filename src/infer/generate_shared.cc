@@ -13,7 +13,7 @@
 namespace gsa::infer {
 namespace {
 
-constexpr char kOp[] = "generate";
+constexpr char kSharedOp[] = "generate";
 
 using Tokens = std::vector<std::int64_t>;
 
@@ -35,9 +35,10 @@ std::int64_t fitting_sequences(Engine& engine, std::int64_t tokens) {
 GenerateResult generate_shared(Engine& engine, const data::Tokenizer& tokenizer,
                                std::span<const Tokens> prompts, const GenerateOptions& options,
                                const SharedEvents& events) {
-  if (options.samples != 1) bad_argument(kOp, "samples", "1 for prompts that share", concat(options.samples));
+  if (options.samples != 1)
+    bad_argument(kSharedOp, "samples", "1 for prompts that share", concat(options.samples));
   for (const Tokens& tokens : prompts) {
-    if (tokens.empty()) bad_argument(kOp, "prompts", "at least one token in each", "an empty one");
+    if (tokens.empty()) bad_argument(kSharedOp, "prompts", "at least one token in each", "an empty one");
   }
   // In this order every prompt stands behind the one that it has most in common with, of all before it.
   std::vector<std::size_t> order(prompts.size());

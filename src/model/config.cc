@@ -5,20 +5,12 @@
 
 #include "core/checked.h"
 #include "gsa/error.h"
+#include "model/field_checks.h"
 
 namespace gsa::nn {
 namespace {
 
-constexpr const char* kOp = "nn::AttentionConfig";
-
-template <typename T>
-void require(bool holds, const char* field, const std::string& expected, const T& got) {
-  if (!holds) bad_argument(kOp, field, expected, concat(got));
-}
-
-void require_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  require(value >= low && value <= high, field, concat("a number in ", low, " .. ", high), value);
-}
+constexpr FieldChecks require{"nn::AttentionConfig"};
 
 // Written so that NaN fails too.
 void require_positive(const char* field, double value) {
@@ -52,8 +44,8 @@ void validate_rope(const RopeConfig& rope) {
 }
 
 void validate_indexer(const IndexerConfig& indexer) {
-  require_range("indexer.heads", indexer.heads, 1, 128);
-  require_range("indexer.head_size", indexer.head_size, 1, 256);
+  require.range("indexer.heads", indexer.heads, 1, 128);
+  require.range("indexer.head_size", indexer.head_size, 1, 256);
   require(indexer.rope_fraction >= 0 && indexer.rope_fraction <= 1, "indexer.rope_fraction",
           "a number in 0 .. 1", indexer.rope_fraction);
   const double rotated = indexer.rope_fraction * static_cast<double>(indexer.head_size);
@@ -67,12 +59,12 @@ void validate_indexer(const IndexerConfig& indexer) {
 
 void validate_budget(const BudgetConfig& budget) {
   // Kernels count positions in 32 bits.
-  require_range("budget.min", budget.min, 1, INT32_MAX);
-  require_range("budget.max", budget.max, 1, INT32_MAX);
+  require.range("budget.min", budget.min, 1, INT32_MAX);
+  require.range("budget.max", budget.max, 1, INT32_MAX);
   require(budget.min <= budget.max, "budget.min", concat("at most budget.max (", budget.max, ")"),
           budget.min);
   // A base outside the bounds would be clamped without a word.
-  require_range("budget.base", budget.base, budget.min, budget.max);
+  require.range("budget.base", budget.base, budget.min, budget.max);
 }
 
 }  // namespace
@@ -86,7 +78,7 @@ const char* name_of(GateKind kind) {
     case GateKind::headwise:
       return "headwise";
   }
-  bad_argument(kOp, "gate", "none, elementwise or headwise", concat(static_cast<int>(kind)));
+  bad_argument(require.op, "gate", "none, elementwise or headwise", concat(static_cast<int>(kind)));
 }
 
 const char* name_of(ScoreForm form) {
@@ -96,7 +88,7 @@ const char* name_of(ScoreForm form) {
     case ScoreForm::relu:
       return "relu";
   }
-  bad_argument(kOp, "indexer.form", "sigmoid or relu", concat(static_cast<int>(form)));
+  bad_argument(require.op, "indexer.form", "sigmoid or relu", concat(static_cast<int>(form)));
 }
 
 const char* name_of(BudgetMode mode) {
@@ -108,7 +100,7 @@ const char* name_of(BudgetMode mode) {
     case BudgetMode::fixed:
       return "fixed";
   }
-  bad_argument(kOp, "budget.mode", "inverse, proportional or fixed", concat(static_cast<int>(mode)));
+  bad_argument(require.op, "budget.mode", "inverse, proportional or fixed", concat(static_cast<int>(mode)));
 }
 
 void set_form(IndexerConfig& indexer, ScoreForm form) {
@@ -157,7 +149,7 @@ void AttentionConfig::validate() const {
           concat("a positive divisor of heads (", heads, ")"), kv_heads);
   require(head_size >= 2 && head_size <= 256 && head_size % 2 == 0, "head_size", "an even number in 2 .. 256",
           head_size);
-  checked_mul(d_model, checked_mul(heads, head_size, kOp, "heads"), kOp, "d_model");
+  checked_mul(d_model, checked_mul(heads, head_size, require.op, "heads"), require.op, "d_model");
   name_of(value_gate);
   name_of(output_gate);
 

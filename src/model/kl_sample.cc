@@ -11,7 +11,7 @@
 namespace gsa::nn {
 namespace {
 
-constexpr const char* kOp = "nn::GatedSparseAttention";
+constexpr const char* kSampleOp = "nn::GatedSparseAttention";
 
 }  // namespace
 
@@ -22,14 +22,14 @@ const char* name_of(KlSupport support) {
     case KlSupport::all:
       return "all";
   }
-  bad_argument(kOp, "kl_support", "selected or all", concat(static_cast<int>(support)));
+  bad_argument(kSampleOp, "kl_support", "selected or all", concat(static_cast<int>(support)));
 }
 
 KlSupport kl_support_by_name(std::string_view name) {
   for (const KlSupport support : {KlSupport::selected, KlSupport::all}) {
     if (name == name_of(support)) return support;
   }
-  bad_argument(kOp, "kl_support", "selected or all", with_suggestion(name, {"selected", "all"}));
+  bad_argument(kSampleOp, "kl_support", "selected or all", with_suggestion(name, {"selected", "all"}));
 }
 
 std::optional<std::int64_t> parts_of_share(double share) {

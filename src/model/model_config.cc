@@ -6,25 +6,18 @@
 
 #include "core/suggest.h"
 #include "gsa/error.h"
+#include "model/field_checks.h"
 
 namespace gsa::nn {
 namespace {
 
-constexpr const char* kOp = "nn::ModelConfig";
-
-template <typename T>
-void require(bool holds, const char* field, const std::string& expected, const T& got) {
-  if (!holds) bad_argument(kOp, field, expected, concat(got));
-}
-
-void require_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  require(value >= low && value <= high, field, concat("a number in ", low, " .. ", high), value);
-}
+constexpr FieldChecks require_model{"nn::ModelConfig"};
 
 // Position of a name in a list; the list's order is that of the enum it stands for.
 std::size_t index_of(const char* what, std::string_view name, const std::vector<std::string>& names) {
   const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) bad_argument(kOp, what, alternatives(names), with_suggestion(name, names));
+  if (found == names.end())
+    bad_argument(require_model.op, what, alternatives(names), with_suggestion(name, names));
   return static_cast<std::size_t>(found - names.begin());
 }
 
@@ -108,7 +101,7 @@ const std::vector<std::string>& system_names() {
 const char* name_of(System system) {
   const auto index = static_cast<std::size_t>(system);
   if (index >= system_names().size())
-    bad_argument(kOp, "system", alternatives(system_names()), concat(index));
+    bad_argument(require_model.op, "system", alternatives(system_names()), concat(index));
   return system_names()[index].c_str();
 }
 
@@ -192,15 +185,17 @@ std::int64_t ModelConfig::trained_length() const {
 void extend(ModelConfig& config, double factor) {
   const std::int64_t trained = config.trained_length();
   YarnConfig& yarn = config.attention.rope.yarn;
-  require(factor >= 1 && std::isfinite(factor), "rope.yarn.factor", "a finite number, 1 or more", factor);
-  require(factor * static_cast<double>(trained) <= INT32_MAX, "rope.yarn.factor",
-          concat("at most ", INT32_MAX, " positions of the ", trained, " the model was trained at"), factor);
+  require_model(factor >= 1 && std::isfinite(factor), "rope.yarn.factor", "a finite number, 1 or more",
+                factor);
+  require_model(factor * static_cast<double>(trained) <= INT32_MAX, "rope.yarn.factor",
+                concat("at most ", INT32_MAX, " positions of the ", trained, " the model was trained at"),
+                factor);
   const RopeConfig& rope = config.attention.rope;
   if (rope.linear_factor != 1 || rope.llama3.factor != 1) {
-    require(factor == 1, "rope.yarn.factor",
-            concat("1, as the model has ", rope.linear_factor != 1 ? "linear" : "llama3",
-                   " scaling, beside which there is no YaRN"),
-            factor);
+    require_model(factor == 1, "rope.yarn.factor",
+                  concat("1, as the model has ", rope.linear_factor != 1 ? "linear" : "llama3",
+                         " scaling, beside which there is no YaRN"),
+                  factor);
     return;
   }
   yarn.factor = factor;
@@ -211,22 +206,22 @@ void extend(ModelConfig& config, double factor) {
 void ModelConfig::validate() const {
   constexpr std::int64_t kMax = INT32_MAX;
   attention.validate();
-  require_range("vocab_size", vocab_size, 1, kMax);
-  require_range("layers", layers, 1, 65536);
-  require_range("intermediate", intermediate, 1, kMax);
-  require_range("max_positions", max_positions, 1, kMax);  // kernels count positions in 32 bits
-  require_range("attention.d_model", attention.d_model, 1, kMax);
+  require_model.range("vocab_size", vocab_size, 1, kMax);
+  require_model.range("layers", layers, 1, 65536);
+  require_model.range("intermediate", intermediate, 1, kMax);
+  require_model.range("max_positions", max_positions, 1, kMax);  // kernels count positions in 32 bits
+  require_model.range("attention.d_model", attention.d_model, 1, kMax);
   // A file may say anything; counts of parameters and bytes stay exact below this.
   const double width = static_cast<double>(attention.d_model);
   const double per_layer = width * (3 * static_cast<double>(intermediate) +
                                     8 * static_cast<double>(attention.heads * attention.head_size));
   const double parameters =
       2 * width * static_cast<double>(vocab_size) + per_layer * static_cast<double>(layers);
-  require(parameters < 1e15, "layers", "sizes of less than 10^15 parameters in all",
-          concat("about ", parameters));
-  require(rms_eps > 0 && std::isfinite(rms_eps), "rms_eps", "a positive finite number", rms_eps);
-  if (bos_id) require_range("bos_id", *bos_id, 0, vocab_size - 1);
-  for (const std::int64_t id : eos_ids) require_range("eos_ids", id, 0, vocab_size - 1);
+  require_model(parameters < 1e15, "layers", "sizes of less than 10^15 parameters in all",
+                concat("about ", parameters));
+  require_model(rms_eps > 0 && std::isfinite(rms_eps), "rms_eps", "a positive finite number", rms_eps);
+  if (bos_id) require_model.range("bos_id", *bos_id, 0, vocab_size - 1);
+  for (const std::int64_t id : eos_ids) require_model.range("eos_ids", id, 0, vocab_size - 1);
 }
 
 std::string ModelConfig::describe() const {

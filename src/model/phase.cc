@@ -9,7 +9,7 @@
 namespace gsa::nn {
 namespace {
 
-constexpr const char* kOp = "nn::GatedSparseAttention";
+constexpr const char* kPhaseOp = "nn::GatedSparseAttention";
 
 }  // namespace
 
@@ -22,14 +22,15 @@ const char* name_of(Phase phase) {
     case Phase::sparse:
       return "sparse";
   }
-  bad_argument(kOp, "phase", "dense, warmup or sparse", concat(static_cast<int>(phase)));
+  bad_argument(kPhaseOp, "phase", "dense, warmup or sparse", concat(static_cast<int>(phase)));
 }
 
 Phase phase_by_name(std::string_view name) {
   for (const Phase phase : {Phase::dense, Phase::warmup, Phase::sparse}) {
     if (name == name_of(phase)) return phase;
   }
-  bad_argument(kOp, "phase", "dense, warmup or sparse", with_suggestion(name, {"dense", "warmup", "sparse"}));
+  bad_argument(kPhaseOp, "phase", "dense, warmup or sparse",
+               with_suggestion(name, {"dense", "warmup", "sparse"}));
 }
 
 }  // namespace gsa::nn

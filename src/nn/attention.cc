@@ -16,6 +16,7 @@
 #include "nn/dense_attention.h"
 #include "nn/joint_linear.h"
 #include "nn/new_layers.h"
+#include "nn/shape_of.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {
@@ -23,14 +24,12 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kOp = "nn::GatedSparseAttention";
+constexpr const char* kAttentionOp = "nn::GatedSparseAttention";
 
 AttentionConfig validated(const AttentionConfig& config) {
   config.validate();
   return config;
 }
-
-std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.sizes()); }
 
 // What attention over one group gives; all [rows of the group, ...].
 struct GroupResult {
@@ -95,7 +94,7 @@ Support support_of(const ops::IndexerInputs& inputs, const ops::Selection& selec
 std::int64_t sample_parts(const ForwardOptions& options) {
   if (!options.kl_sample) return 1;
   const std::optional<std::int64_t> parts = parts_of_share(options.kl_sample->share);
-  if (!parts) bad_argument(kOp, "kl_sample.share", kShareExpected, concat(options.kl_sample->share));
+  if (!parts) bad_argument(kAttentionOp, "kl_sample.share", kShareExpected, concat(options.kl_sample->share));
   return *parts;
 }
 
@@ -244,15 +243,15 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
   const Phase phase = options.phase.value_or(config_.sparse ? Phase::sparse : Phase::dense);
   name_of(phase);  // refuses what is no phase
   if (phase != Phase::dense && !config_.sparse) {
-    bad_argument(kOp, "phase", "dense for a layer without an indexer", name_of(phase));
+    bad_argument(kAttentionOp, "phase", "dense for a layer without an indexer", name_of(phase));
   }
   if (options.want_kl && phase == Phase::dense) {
-    bad_argument(kOp, "want_kl", "false in the dense phase, where the indexer is frozen", "true");
+    bad_argument(kAttentionOp, "want_kl", "false in the dense phase, where the indexer is frozen", "true");
   }
   name_of(options.kl_support);
   if (options.want_kl && sample_parts(options) > 1 && phase == Phase::sparse &&
       options.kl_support == KlSupport::selected) {
-    bad_argument(kOp, "kl_sample", "none beside kl_support selected, whose loss is of every query",
+    bad_argument(kAttentionOp, "kl_sample", "none beside kl_support selected, whose loss is of every query",
                  concat("a share of ", options.kl_sample->share));
   }
   return phase;
@@ -260,14 +259,14 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
 
 void GatedSparseAttentionImpl::check_input(const Tensor& h, bool packed) const {
   if (h.dim() != (packed ? 2 : 3) || h.size(-1) != config_.d_model || !h.is_floating_point()) {
-    bad_argument(kOp, "h",
+    bad_argument(kAttentionOp, "h",
                  concat("floating point [", packed ? "T" : "B, L", ", ", config_.d_model, "]",
                         packed ? " with" : " without", " cu_seqlens"),
                  shape_of(h));
   }
   const at::ScalarType type = q_proj->weight.scalar_type();
   if (h.scalar_type() != type && !at::autocast::is_autocast_enabled(h.device().type())) {
-    bad_argument(kOp, "h", concat(type, ", the type of the weights"), shape_of(h));
+    bad_argument(kAttentionOp, "h", concat(type, ", the type of the weights"), shape_of(h));
   }
 }
 

@@ -14,7 +14,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kOp = "nn::cross_entropy_sum";
+constexpr const char* kCrossEntropyOp = "nn::cross_entropy_sum";
 
 // Tokens a chunk: enough to keep the matrix product busy, few enough to keep logits small.
 std::int64_t rows_of_chunk(const Tensor& hidden, std::int64_t vocabulary) {
@@ -85,17 +85,18 @@ class CrossEntropySum : public torch::autograd::Function<CrossEntropySum> {
 
 void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, bool autocast) {
   if (hidden.dim() != 2 || !hidden.is_floating_point()) {
-    bad_argument(kOp, "hidden", "floating point [T, d]", concat(hidden.scalar_type(), " ", hidden.sizes()));
+    bad_argument(kCrossEntropyOp, "hidden", "floating point [T, d]",
+                 concat(hidden.scalar_type(), " ", hidden.sizes()));
   }
   if (weight.dim() != 2 || weight.size(1) != hidden.size(1)) {
-    bad_argument(kOp, "weight", concat("[V, ", hidden.size(1), "]"), concat(weight.sizes()));
+    bad_argument(kCrossEntropyOp, "weight", concat("[V, ", hidden.size(1), "]"), concat(weight.sizes()));
   }
   if (!autocast && weight.scalar_type() != hidden.scalar_type()) {
-    bad_argument(kOp, "weight", concat(hidden.scalar_type(), ", the type of hidden"),
+    bad_argument(kCrossEntropyOp, "weight", concat(hidden.scalar_type(), ", the type of hidden"),
                  concat(weight.scalar_type()));
   }
   if (targets.dim() != 1 || targets.size(0) != hidden.size(0) || targets.scalar_type() != at::kLong) {
-    bad_argument(kOp, "targets", concat("int64 [", hidden.size(0), "]"),
+    bad_argument(kCrossEntropyOp, "targets", concat("int64 [", hidden.size(0), "]"),
                  concat(targets.scalar_type(), " ", targets.sizes()));
   }
   // On a GPU a look at the values would be a wait; there the loss of such a target is NaN.
@@ -103,7 +104,8 @@ void check(const Tensor& hidden, const Tensor& weight, const Tensor& targets, bo
     const Tensor wrong =
         targets.masked_select(((targets < 0) & (targets != kIgnoredTarget)) | (targets >= weight.size(0)));
     if (wrong.numel() > 0) {
-      bad_argument(kOp, "targets", concat("numbers in 0 .. ", weight.size(0) - 1, ", or ", kIgnoredTarget),
+      bad_argument(kCrossEntropyOp, "targets",
+                   concat("numbers in 0 .. ", weight.size(0) - 1, ", or ", kIgnoredTarget),
                    concat(wrong[0].item<std::int64_t>()));
     }
   }

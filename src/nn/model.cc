@@ -8,6 +8,7 @@
 #include "nn/joint_linear.h"
 #include "nn/new_layers.h"
 #include "nn/recompute.h"
+#include "nn/shape_of.h"
 
 namespace gsa::nn {
 namespace {
@@ -20,8 +21,6 @@ ModelConfig validated(const ModelConfig& config) {
   config.validate();
   return config;
 }
-
-std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.sizes()); }
 
 double residual_std(const ModelConfig& config) {
   const double std = config.attention.init_std;

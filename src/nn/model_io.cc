@@ -21,13 +21,13 @@ namespace {
 using at::Tensor;
 namespace fs = std::filesystem;
 
-constexpr const char* kOp = "nn::load_model";
+constexpr const char* kLoadOp = "nn::load_model";
 constexpr const char* kConfig = "config.json";
 constexpr std::int64_t kMaxConfigBytes = 16 << 20;
 
 void require_same_sizes(const ModelConfig& wanted, const ModelConfig& stored) {
   const auto same = [](const char* field, auto a, auto b) {
-    if (a != b) bad_argument(kOp, "config", concat("the folder's ", field, " (", b, ")"), concat(a));
+    if (a != b) bad_argument(kLoadOp, "config", concat("the folder's ", field, " (", b, ")"), concat(a));
   };
   same("vocab_size", wanted.vocab_size, stored.vocab_size);
   same("layers", wanted.layers, stored.layers);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gsa/error.h"
+#include "nn/shape_of.h"
 #include "nn/to_device.h"
 
 namespace gsa::nn {
@@ -11,13 +12,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kOp = "nn::GatedSparseAttention";
+constexpr const char* kPlanOp = "nn::GatedSparseAttention";
 
 Tensor cpu_tensor(const std::vector<std::int64_t>& values) {
   return torch::tensor(at::ArrayRef<std::int64_t>(values), torch::kInt64);
 }
-
-std::string shape_of(const Tensor& x) { return concat(x.scalar_type(), " ", x.sizes()); }
 
 // Everything inside a layer is packed; a batch is the case of equal lengths.
 std::vector<std::int64_t> sequence_starts(at::IntArrayRef leading, const std::optional<Tensor>& cu_seqlens) {
@@ -28,18 +27,19 @@ std::vector<std::int64_t> sequence_starts(at::IntArrayRef leading, const std::op
   }
   if (cu_seqlens->dim() != 1 || cu_seqlens->numel() == 0 || cu_seqlens->scalar_type() != torch::kInt64 ||
       !cu_seqlens->device().is_cpu()) {
-    bad_argument(kOp, "cu_seqlens", "int64 [sequences + 1] on the CPU",
+    bad_argument(kPlanOp, "cu_seqlens", "int64 [sequences + 1] on the CPU",
                  concat(shape_of(*cu_seqlens), " on ", cu_seqlens->device()));
   }
   const auto values = cu_seqlens->accessor<std::int64_t, 1>();
   for (std::int64_t n = 0; n < values.size(0); ++n) {
     if (values[n] < (n == 0 ? 0 : starts.back())) {
-      bad_argument(kOp, "cu_seqlens", "numbers that start at 0 and never fall", concat(values[n], " at ", n));
+      bad_argument(kPlanOp, "cu_seqlens", "numbers that start at 0 and never fall",
+                   concat(values[n], " at ", n));
     }
     starts.push_back(values[n]);
   }
   if (starts.front() != 0 || starts.back() != leading[0]) {
-    bad_argument(kOp, "cu_seqlens", concat("a range from 0 to the number of tokens (", leading[0], ")"),
+    bad_argument(kPlanOp, "cu_seqlens", concat("a range from 0 to the number of tokens (", leading[0], ")"),
                  concat(starts.front(), " to ", starts.back()));
   }
   return starts;
@@ -58,7 +58,7 @@ Tensor index_in_sequence(const std::vector<std::int64_t>& starts, const at::Devi
 Tensor checked_positions(const Tensor& positions, const SequencePlanInputs& inputs) {
   if (!at::isIntegralType(positions.scalar_type(), /*includeBool=*/false) ||
       positions.sizes() != inputs.leading) {
-    bad_argument(kOp, "positions", concat("integers ", inputs.leading), shape_of(positions));
+    bad_argument(kPlanOp, "positions", concat("integers ", inputs.leading), shape_of(positions));
   }
   return positions.reshape({-1}).to(inputs.device);
 }

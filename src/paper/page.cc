@@ -107,7 +107,7 @@ std::string html_table(const Table& table) {
   for (const Row& row : table.rows) {
     html += concat("<tr><td>", xml_escaped(row.name), "</td>");
     for (std::size_t i = 0; i < ours; ++i) {
-      html += concat("<td class=\"o\">", xml_escaped(shown(row.ours.at(i), table.columns[i])), "</td>");
+      html += concat("<td class=\"o\">", xml_escaped(cell_text(row.ours.at(i), table.columns[i])), "</td>");
     }
     for (std::size_t i = 0; i < paper; ++i) {
       html += concat("<td class=\"p\">", i < row.paper.size() ? xml_escaped(row.paper[i]) : "", "</td>");
@@ -138,7 +138,7 @@ std::string markdown_table(const Table& table) {
   for (const Row& row : table.rows) {
     text += concat("| ", markdown_escaped(row.name), " |");
     for (std::size_t i = 0; i < table.columns.size(); ++i) {
-      text += concat(" ", markdown_escaped(shown(row.ours.at(i), table.columns[i])), " |");
+      text += concat(" ", markdown_escaped(cell_text(row.ours.at(i), table.columns[i])), " |");
     }
     for (std::size_t i = 0; i < table.paper_columns.size(); ++i) {
       text += concat(" ", i < row.paper.size() ? markdown_escaped(row.paper[i]) : "", " |");

@@ -43,7 +43,7 @@ std::vector<Table> make_tables(const TableOptions& options, const Results& resul
   return tables;
 }
 
-std::string shown(const Cell& cell, const Column& column) {
+std::string cell_text(const Cell& cell, const Column& column) {
   if (!cell.run()) return "–";
   const double mean = cell.mean(), deviation = cell.deviation();
   if (std::isinf(mean)) return "diverged";

@@ -61,6 +61,6 @@ struct TableOptions {
 std::vector<Table> make_tables(const TableOptions& options, const Results& results);
 
 // 5.70 ± 0.02; fewer decimals than three for numbers from 10 on; "–" where it was not run, "diverged" for infinity.
-std::string shown(const Cell& cell, const Column& column);
+std::string cell_text(const Cell& cell, const Column& column);
 
 }  // namespace gsa::paper

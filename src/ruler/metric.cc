@@ -10,10 +10,10 @@ namespace gsa::ruler {
 namespace {
 
 std::string_view stripped(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\r\v\f";
-  const std::size_t begin = text.find_first_not_of(kSpace);
+  constexpr std::string_view kBlank = " \t\n\r\v\f";
+  const std::size_t begin = text.find_first_not_of(kBlank);
   if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
 // Of the common letters that two bytes of UTF-8 hold.

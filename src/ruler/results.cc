@@ -14,7 +14,7 @@
 namespace gsa::ruler {
 namespace {
 
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 36;
+constexpr std::int64_t kMaxResultBytes = std::int64_t{1} << 36;
 constexpr const char* kRunFile = "run.json";
 
 void make_folder(const std::filesystem::path& folder) {
@@ -26,7 +26,7 @@ void make_folder(const std::filesystem::path& folder) {
 // Calls take(line) for every line of a file of JSON objects.
 template <typename Take>
 void read_lines(const std::filesystem::path& file, Take&& take) {
-  const std::string content = read_file(file, kMaxBytes);
+  const std::string content = read_file(file, kMaxResultBytes);
   std::int64_t number = 1;
   for (std::string_view rest = content; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -210,7 +210,7 @@ std::vector<Cell> score_predictions(const std::filesystem::path& folder) {
 
 OrderedJson read_run(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kRunFile;
-  const std::string text = read_file(file, kMaxBytes);
+  const std::string text = read_file(file, kMaxResultBytes);
   if (!parse_json(text, file.string()).is_object())
     bad_file(file.string(), "a JSON object", "something else");
   return OrderedJson::parse(text);

@@ -22,7 +22,7 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
 
 namespace {
 
-constexpr char kOp[] = "append";
+constexpr char kAppend[] = "append";
 
 // ---- Arguments
 
@@ -58,26 +58,26 @@ struct BoundAppend {
 
 void check_pool(const char* name, const Tensor& pool, at::ScalarType type, const Shape& shape,
                 const at::Device& device) {
-  check_like(kOp, name, pool, type, shape, device);
-  if (!pool.is_contiguous()) bad_argument(kOp, name, "contiguous pages", "pages that are not");
+  check_like(kAppend, name, pool, type, shape, device);
+  if (!pool.is_contiguous()) bad_argument(kAppend, name, "contiguous pages", "pages that are not");
 }
 
 BoundAppend bind_append(const ops::AppendInputs& in) {
-  constexpr std::int64_t kMaxHeads = 1 << 20;
-  check_rank(kOp, "x", in.x, 2, "[T, columns]");
-  check_rank(kOp, "k", in.k, 4, "[pages, page size, key/value heads, d]");
-  const DType dtype = dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
+  constexpr std::int64_t kMaxCacheHeads = 1 << 20;
+  check_rank(kAppend, "x", in.x, 2, "[T, columns]");
+  check_rank(kAppend, "k", in.k, 4, "[pages, page size, key/value heads, d]");
+  const DType dtype = dtype_of(kAppend, "x", in.x, /*allow_float32=*/true);
   const at::ScalarType type = in.x.scalar_type(), real = real_type(dtype);
   const at::Device device = in.x.device();
   const std::int64_t tokens = in.x.size(0), pages = in.k.size(0), page = in.k.size(1);
   check_pool("k", in.k, type, in.k.sizes().vec(), device);
   check_pool("v", in.v, type, in.k.sizes().vec(), device);
-  check_like(kOp, "slots", in.slots, at::kLong, {tokens}, device);
-  check_range(kOp, "k", "a number of key/value heads", in.k.size(2), 1, kMaxHeads);
-  check_range(kOp, "k", "a head size", in.k.size(3), 1, kMaxHeadSize);
-  check_range(kOp, "q_heads", "a number of heads", in.q_heads, 1, kMaxHeads);
-  check_range(kOp, "index_heads", "a number of heads", in.index_heads, 0, kMaxIndexHeads);
-  check_rotary_tables(kOp, {"cos", in.cos, "sin", in.sin}, tokens, in.k.size(3), real, device);
+  check_like(kAppend, "slots", in.slots, at::kLong, {tokens}, device);
+  check_range(kAppend, "k", "a number of key/value heads", in.k.size(2), 1, kMaxCacheHeads);
+  check_range(kAppend, "k", "a head size", in.k.size(3), 1, kMaxHeadSize);
+  check_range(kAppend, "q_heads", "a number of heads", in.q_heads, 1, kMaxCacheHeads);
+  check_range(kAppend, "index_heads", "a number of heads", in.index_heads, 0, kMaxIndexHeads);
+  check_rotary_tables(kAppend, {"cos", in.cos, "sin", in.sin}, tokens, in.k.size(3), real, device);
   BoundAppend bound;
   bound.x = in.x.stride(1) == 1 ? in.x : in.x.contiguous();
   bound.cos = in.cos.contiguous();
@@ -95,7 +95,7 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
   args.index_w_column = in.index_w_column;
   args.sigmoid_w = in.sigmoid_w;
   if (in.x.size(1) > bound.x.stride(0) && tokens > 1) {
-    bad_argument(kOp, "x", "rows that do not overlap", concat("a row stride of ", bound.x.stride(0)));
+    bad_argument(kAppend, "x", "rows that do not overlap", concat("a row stride of ", bound.x.stride(0)));
   }
   // One row has no stride that counts.
   args.x_stride = tokens > 1 ? bound.x.stride(0) : in.x.size(1);
@@ -104,14 +104,14 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
     for (const auto& [name, tensor] :
          {std::pair("index_k", &in.index_k), std::pair("index_cos", &in.index_cos),
           std::pair("index_sin", &in.index_sin)}) {
-      if (!tensor->has_value()) bad_argument(kOp, name, "a tensor, as there are index_heads", "None");
+      if (!tensor->has_value()) bad_argument(kAppend, name, "a tensor, as there are index_heads", "None");
     }
-    check_rank(kOp, "index_k", *in.index_k, 3, "[pages, page size, d]");
+    check_rank(kAppend, "index_k", *in.index_k, 3, "[pages, page size, d]");
     const std::int64_t size = in.index_k->size(2);
-    check_range(kOp, "index_k", "a head size", size, 1, kMaxHeadSize);
+    check_range(kAppend, "index_k", "a head size", size, 1, kMaxHeadSize);
     check_pool("index_k", *in.index_k, in.index_k_scale ? at::kChar : type, {pages, page, size}, device);
     if (in.index_k_scale) check_pool("index_k_scale", *in.index_k_scale, at::kFloat, {pages, page}, device);
-    check_rotary_tables(kOp, {"index_cos", *in.index_cos, "index_sin", *in.index_sin}, tokens, size, real,
+    check_rotary_tables(kAppend, {"index_cos", *in.index_cos, "index_sin", *in.index_sin}, tokens, size, real,
                         device);
     bound.index_cos = in.index_cos->contiguous();
     bound.index_sin = in.index_sin->contiguous();
@@ -122,7 +122,7 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
     args.index_k = in.index_k->mutable_data_ptr();
     if (in.index_k_scale) args.index_scale = in.index_k_scale->mutable_data_ptr<float>();
   }
-  const auto made = [&](const Shape& shape) { return empty(kOp, "x", shape, type, device); };
+  const auto made = [&](const Shape& shape) { return empty(kAppend, "x", shape, type, device); };
   bound.results.q = made({tokens, args.q_heads, args.head_size});
   bound.results.index_q = made({tokens, args.index_heads, args.index_head_size});
   bound.results.index_w = made({tokens, args.index_heads});
@@ -140,7 +140,7 @@ BoundAppend bind_append(const ops::AppendInputs& in) {
                                   ? args.index_w_column + args.index_heads
                                   : (args.q_heads + 2 * args.kv_heads) * args.head_size + args.value_gate;
   if (in.x.size(1) < needed)
-    bad_argument(kOp, "x", concat("at least ", needed, " columns"), concat(in.x.size(1)));
+    bad_argument(kAppend, "x", concat("at least ", needed, " columns"), concat(in.x.size(1)));
   return bound;
 }
 
@@ -155,9 +155,9 @@ Tensor3 append(const ops::AppendInputs& in) {
 // ---- Fake kernel
 
 Tensor3 append_fake(const ops::AppendInputs& in) {
-  check_rank(kOp, "x", in.x, 2, "[T, columns]");
-  check_rank(kOp, "k", in.k, 4, "[pages, page size, key/value heads, d]");
-  if (in.index_k) check_rank(kOp, "index_k", *in.index_k, 3, "[pages, page size, d]");
+  check_rank(kAppend, "x", in.x, 2, "[T, columns]");
+  check_rank(kAppend, "k", in.k, 4, "[pages, page size, key/value heads, d]");
+  if (in.index_k) check_rank(kAppend, "index_k", *in.index_k, 3, "[pages, page size, d]");
   const c10::SymInt tokens = in.x.sym_size(0);
   const c10::SymInt size = in.index_k ? in.index_k->sym_size(2) : c10::SymInt(0);
   return {in.x.new_empty_symint({tokens, in.q_heads, in.k.sym_size(3)}),

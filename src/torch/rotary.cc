@@ -44,13 +44,13 @@ BoundRotary bind_rotary(const char* op, const char* argument, const Tensor& tens
 Tensor3 rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, std::int64_t q_heads,
                std::int64_t k_heads, std::int64_t v_heads) {
   constexpr char op[] = "rotary";
-  constexpr std::int64_t kMaxHeads = 1 << 20;
+  constexpr std::int64_t kMaxRotaryHeads = 1 << 20;
   check_rank(op, "x", x, 2, "[T, heads x head_size]");
   const DType dtype = dtype_of(op, "x", x, /*allow_float32=*/true);
   const std::int64_t tokens = x.size(0), heads = q_heads + k_heads + v_heads;
-  check_range(op, "q_heads", "a number of heads", q_heads, 0, kMaxHeads);
-  check_range(op, "k_heads", "a number of heads", k_heads, 0, kMaxHeads);
-  check_range(op, "v_heads", "a number of heads", v_heads, 0, kMaxHeads);
+  check_range(op, "q_heads", "a number of heads", q_heads, 0, kMaxRotaryHeads);
+  check_range(op, "k_heads", "a number of heads", k_heads, 0, kMaxRotaryHeads);
+  check_range(op, "v_heads", "a number of heads", v_heads, 0, kMaxRotaryHeads);
   if (heads == 0 || x.size(1) % heads != 0) {
     bad_argument(op, "x", concat("[T, ", heads, " heads of one size side by side]"), to_string(x.sizes()));
   }

@@ -31,7 +31,7 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
 
 namespace {
 
-constexpr char kOp[] = "skinny_linear";
+constexpr char kSkinnyLinear[] = "skinny_linear";
 
 // ---- Arguments
 
@@ -51,27 +51,28 @@ Tensor skinny_linear_by(const Tensor& x, const Tensor& weight, const OptTensor& 
 
 void check_swiglu_alone(const ops::SkinnyLinearInputs& in) {
   if (in.swiglu && (in.bias || in.residual)) {
-    bad_argument(kOp, "swiglu", "neither bias nor residual beside it", in.bias ? "a bias" : "a residual");
+    bad_argument(kSkinnyLinear, "swiglu", "neither bias nor residual beside it",
+                 in.bias ? "a bias" : "a residual");
   }
 }
 
 // Returns the number of outputs.
 std::int64_t check_tensors(const ops::SkinnyLinearInputs& in) {
-  check_rank(kOp, "x", in.x, 2, "[rows, size]");
-  check_rank(kOp, "weight", in.weight, 2, "[outputs, size]");
-  dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
+  check_rank(kSkinnyLinear, "x", in.x, 2, "[rows, size]");
+  check_rank(kSkinnyLinear, "weight", in.weight, 2, "[outputs, size]");
+  dtype_of(kSkinnyLinear, "x", in.x, /*allow_float32=*/true);
   const at::ScalarType type = in.x.scalar_type();
   const at::Device device = in.x.device();
   const std::int64_t rows = in.x.size(0), size = in.x.size(1), products = in.weight.size(0);
-  check_like(kOp, "weight", in.weight, type, {products, size}, device);
+  check_like(kSkinnyLinear, "weight", in.weight, type, {products, size}, device);
   if (in.swiglu && products % 2 != 0) {
-    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
+    bad_argument(kSkinnyLinear, "weight", "an even number of rows for swiglu", concat(products));
   }
   check_swiglu_alone(in);
   const std::int64_t outputs = in.swiglu ? products / 2 : products;
-  if (in.norm) check_like(kOp, "norm", *in.norm, type, {size}, device);
-  if (in.bias) check_like(kOp, "bias", *in.bias, type, {outputs}, device);
-  if (in.residual) check_like(kOp, "residual", *in.residual, type, {rows, outputs}, device);
+  if (in.norm) check_like(kSkinnyLinear, "norm", *in.norm, type, {size}, device);
+  if (in.bias) check_like(kSkinnyLinear, "bias", *in.bias, type, {outputs}, device);
+  if (in.residual) check_like(kSkinnyLinear, "residual", *in.residual, type, {rows, outputs}, device);
   return outputs;
 }
 
@@ -101,7 +102,7 @@ Tensor by_kernel(const ops::SkinnyLinearInputs& in, std::int64_t outputs) {
     return held.back().const_data_ptr();
   };
   SkinnyLinearArgs args;
-  args.dtype = dtype_of(kOp, "x", in.x, /*allow_float32=*/true);
+  args.dtype = dtype_of(kSkinnyLinear, "x", in.x, /*allow_float32=*/true);
   args.rows = in.x.size(0);
   args.size = in.x.size(1);
   args.outputs = outputs;
@@ -113,7 +114,7 @@ Tensor by_kernel(const ops::SkinnyLinearInputs& in, std::int64_t outputs) {
   args.bias = data(in.bias, true);
   args.residual = data(in.residual, false);
   args.settled = in.settled && !copied;
-  const Tensor y = empty(kOp, "x", {args.rows, outputs}, in.x.scalar_type(), in.x.device());
+  const Tensor y = empty(kSkinnyLinear, "x", {args.rows, outputs}, in.x.scalar_type(), in.x.device());
   args.y = y.numel() > 0 ? y.mutable_data_ptr() : nullptr;
   backend->skinny_linear(args);
   return y;
@@ -134,15 +135,15 @@ Tensor few_linear(const ops::SkinnyLinearInputs& in) {
 
 Tensor skinny_linear_fake(const ops::SkinnyLinearInputs& in) {
   const Tensor &x = in.x, &weight = in.weight;
-  check_rank(kOp, "x", x, 2, "[rows, size]");
-  check_rank(kOp, "weight", weight, 2, "[outputs, size]");
+  check_rank(kSkinnyLinear, "x", x, 2, "[rows, size]");
+  check_rank(kSkinnyLinear, "weight", weight, 2, "[outputs, size]");
   check_swiglu_alone(in);
   const c10::SymInt products = weight.sym_size(0);
   if (in.swiglu && products % 2 != 0) {
-    bad_argument(kOp, "weight", "an even number of rows for swiglu", concat(products));
+    bad_argument(kSkinnyLinear, "weight", "an even number of rows for swiglu", concat(products));
   }
   if (x.sym_size(1) != weight.sym_size(1)) {
-    bad_argument(kOp, "weight", concat("rows of ", x.sym_size(1)), concat(weight.sym_size(1)));
+    bad_argument(kSkinnyLinear, "weight", concat("rows of ", x.sym_size(1)), concat(weight.sym_size(1)));
   }
   return x.new_empty_symint({x.sym_size(0), in.swiglu ? products / 2 : products});
 }

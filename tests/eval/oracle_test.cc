@@ -23,7 +23,7 @@ using testing::ExplicitSequence;
 constexpr std::int64_t kHeads = 6, kKvHeads = 2, kSize = 8;
 
 // A layer's view made of given tensors, and the selection of its indexer.
-struct Case {
+struct OracleCase {
   nn::AttentionView view;
   ops::Selection selection;
 
@@ -33,17 +33,17 @@ struct Case {
   std::vector<ExplicitSequence> sequences() const { return explicit_attention(view, selection.k_t); }
 };
 
-void select_keys(Case& c) {
+void select_keys(OracleCase& c) {
   c.selection = ops::select(*c.view.indexer, *c.view.budget, {c.view.starts, c.view.starts, std::nullopt});
 }
 
-Case random_case(const std::vector<std::int64_t>& starts, at::ScalarType type = at::kDouble,
-                 const ops::BudgetOptions& budget = {
-                     .mode = "inverse", .base = 12, .min = 3, .max = 29, .mean_variance = {}}) {
+OracleCase random_case(const std::vector<std::int64_t>& starts, at::ScalarType type = at::kDouble,
+                       const ops::BudgetOptions& budget = {
+                           .mode = "inverse", .base = 12, .min = 3, .max = 29, .mean_variance = {}}) {
   torch::manual_seed(7);
   const std::int64_t tokens = starts.back();
   const auto normal = [&](at::IntArrayRef shape) { return torch::randn(shape, at::kDouble).to(type); };
-  Case c;
+  OracleCase c;
   c.view.starts = torch::tensor(starts, at::kLong);
   c.view.q = normal({tokens, kHeads, kSize}) * 2;
   c.view.k = normal({tokens, kKvHeads, kSize});
@@ -67,7 +67,7 @@ void expect_same(const OracleTotals& measured, const OracleTotals& expected, dou
   EXPECT_NEAR(measured.recall(), expected.recall(), tolerance);
 }
 
-OracleTotals expected_of(const Case& c, std::int64_t wanted = 0) {
+OracleTotals expected_of(const OracleCase& c, std::int64_t wanted = 0) {
   OracleTotals totals;
   for (const ExplicitSequence& sequence : c.sequences()) {
     totals.add(explicit_oracle(sequence, spread_queries(sequence.length, wanted)));
@@ -79,7 +79,7 @@ OracleTotals expected_of(const Case& c, std::int64_t wanted = 0) {
 const std::vector<std::int64_t> kPacked = {0, 97, 97, 98, 101, 166, 301};
 
 TEST(Oracle, IsThatOfWholeMatrices) {
-  const Case c = random_case(kPacked);
+  const OracleCase c = random_case(kPacked);
   const OracleTotals measured = c.measure();
   expect_same(measured, expected_of(c), 1e-12);
   EXPECT_LT(measured.kept_over_oracle(), 0.95);  // an indexer that knows nothing of attention
@@ -92,13 +92,13 @@ TEST(Oracle, IsThatOfWholeMatrices) {
 
 TEST(Oracle, TakesSixteenBitTypesInFloat32) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const Case c = random_case(kPacked, type);
+    const OracleCase c = random_case(kPacked, type);
     expect_same(c.measure(), expected_of(c), 2e-6);
   }
 }
 
 TEST(Oracle, DoesNotDependOnTheChunk) {
-  const Case c = random_case(kPacked);
+  const OracleCase c = random_case(kPacked);
   const OracleTotals whole = c.measure();
   for (const std::int64_t bytes : {1, 100'000, 1'000'000}) {  // one query at a time, some, more
     const OracleTotals parts = c.measure({.queries = 0, .chunk_bytes = bytes});
@@ -110,7 +110,7 @@ TEST(Oracle, DoesNotDependOnTheChunk) {
 }
 
 TEST(Oracle, OfASampleIsThatOfItsQueries) {
-  const Case c = random_case(kPacked);
+  const OracleCase c = random_case(kPacked);
   for (const std::int64_t wanted : {1, 5, 16, 40, 64, 134, 1000}) {
     const OracleOptions options{.queries = wanted, .chunk_bytes = 300'000};
     const OracleTotals measured = c.measure(options), expected = expected_of(c, wanted);
@@ -121,7 +121,7 @@ TEST(Oracle, OfASampleIsThatOfItsQueries) {
 }
 
 // Positions 0 .. length - 1 as one-hot rows: a query that holds its wanted scores gets exactly these.
-void give_scores(Case& c, const Tensor& scores) {
+void give_scores(OracleCase& c, const Tensor& scores) {
   const std::int64_t length = scores.size(0);
   c.view.indexer = ops::IndexerInputs{.q = scores.unsqueeze(1).contiguous(),
                                       .k = torch::eye(length, at::kDouble),
@@ -133,7 +133,7 @@ void give_scores(Case& c, const Tensor& scores) {
 }
 
 // Rows [length, length] of dense attention averaged over heads, 0 for later keys.
-Tensor averaged_rows(const Case& c) {
+Tensor averaged_rows(const OracleCase& c) {
   const ExplicitSequence sequence = explicit_attention(c.view, {}).front();
   Tensor rows = torch::zeros({sequence.length, sequence.length}, at::kDouble);
   for (std::int64_t t = 0; t < sequence.length; ++t) {
@@ -144,7 +144,7 @@ Tensor averaged_rows(const Case& c) {
 }
 
 TEST(Oracle, IsReachedByAPerfectIndexer) {
-  Case c = random_case({0, 120});
+  OracleCase c = random_case({0, 120});
   const Tensor p = averaged_rows(c);
   give_scores(c, p);
   const OracleTotals perfect = c.measure();
@@ -161,8 +161,8 @@ TEST(Oracle, IsReachedByAPerfectIndexer) {
 }
 
 TEST(Oracle, GivesTiesToTheLowerPosition) {
-  Case c = random_case({0, 90}, at::kDouble,
-                       {.mode = "fixed", .base = 10, .min = 10, .max = 10, .mean_variance = {}});
+  OracleCase c = random_case({0, 90}, at::kDouble,
+                             {.mode = "fixed", .base = 10, .min = 10, .max = 10, .mean_variance = {}});
   // Attention that knows no difference: the oracle has the first ten keys, and so has an indexer of zeros.
   c.view.k.zero_();
   give_scores(c, torch::zeros({90, 90}, at::kDouble));
@@ -187,8 +187,8 @@ TEST(Oracle, GivesTiesToTheLowerPosition) {
 
 TEST(Oracle, CountsKeysWhoseMassVanishes) {
   // One key takes all in float64, so the rest of the oracle's keys are zeros at the lowest positions.
-  Case c = random_case({0, 64}, at::kDouble,
-                       {.mode = "fixed", .base = 4, .min = 4, .max = 4, .mean_variance = {}});
+  OracleCase c = random_case({0, 64}, at::kDouble,
+                             {.mode = "fixed", .base = 4, .min = 4, .max = 4, .mean_variance = {}});
   c.view.k.zero_();
   c.view.k[2].fill_(1000);
   c.view.q.fill_(1);
@@ -200,7 +200,7 @@ TEST(Oracle, CountsKeysWhoseMassVanishes) {
 }
 
 TEST(Oracle, HasNothingToSayOfQueriesThatKeepEverything) {
-  const Case c = random_case({0, 3, 5});
+  const OracleCase c = random_case({0, 3, 5});
   const OracleTotals totals = c.measure();
   EXPECT_EQ(totals.queries, 0);
   EXPECT_TRUE(std::isnan(totals.kept_over_oracle()));

@@ -17,7 +17,7 @@ using nn::testing::four_systems;
 using nn::testing::kVocabulary;
 using nn::testing::NamedConfig;
 
-nn::Model model_of(const nn::AttentionConfig& attention) {
+nn::Model recall_model(const nn::AttentionConfig& attention) {
   nn::Model model = nn::testing::make_model(nn::testing::small_model(attention));
   if (attention.sparse) {
     torch::NoGradGuard no_grad;
@@ -77,7 +77,7 @@ Answer plain_answer(nn::Model& model, const Question& question) {
 TEST(Recall, answers_as_one_pass_a_question_does) {
   for (const NamedConfig& system : four_systems()) {
     SCOPED_TRACE(system.name);
-    nn::Model model = model_of(system.config);
+    nn::Model model = recall_model(system.config);
     std::vector<Question> questions = some_questions();
     // One whose answer is what the model says, so that something is right.
     const Answer before = plain_answer(model, questions[0]);
@@ -106,7 +106,7 @@ TEST(Recall, some_evidence_is_selected_and_some_is_not) {
   nn::AttentionConfig config = four_systems().back().config;
   ASSERT_TRUE(config.sparse);
   config.budget = {.mode = BudgetMode::fixed, .base = 8, .min = 1, .max = 8};
-  nn::Model model = model_of(config);
+  nn::Model model = recall_model(config);
   int selected = 0, all = 0;
   for (const Answer& answer : ask(model, some_questions())) {
     for (const bool layer : answer.selected) selected += layer;
@@ -117,7 +117,7 @@ TEST(Recall, some_evidence_is_selected_and_some_is_not) {
 }
 
 TEST(Recall, training_mode_and_running_means_stay) {
-  nn::Model model = model_of(four_systems().back().config);
+  nn::Model model = recall_model(four_systems().back().config);
   model->train();
   const std::vector<Tensor> before = nn::testing::mean_variances(model);
   ask(model, some_questions());
@@ -127,7 +127,7 @@ TEST(Recall, training_mode_and_running_means_stay) {
 }
 
 TEST(Recall, wrong_questions_are_refused) {
-  nn::Model model = model_of(four_systems().front().config);
+  nn::Model model = recall_model(four_systems().front().config);
   EXPECT_THROW(ask(model, {{.tokens = {1, 2}, .answer_tokens = 2}}), Error);
   EXPECT_THROW(ask(model, {{.tokens = {1, 2}, .answer_tokens = 0}}), Error);
   EXPECT_THROW(ask(model, {{.tokens = {1, 2, 3}, .evidence = 2}}), Error);

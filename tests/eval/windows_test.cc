@@ -25,11 +25,11 @@ std::vector<WindowBatch> all_batches(const Documents& documents, const WindowOpt
   return batches;
 }
 
-struct Case {
+struct WindowCase {
   std::int64_t length, stride, batch_tokens;
 };
 
-class Windows : public ::testing::TestWithParam<Case> {};
+class Windows : public ::testing::TestWithParam<WindowCase> {};
 
 TEST_P(Windows, CountEveryPredictionOnceWithEnoughContext) {
   const auto [length, stride, batch_tokens] = GetParam();
@@ -69,9 +69,9 @@ TEST_P(Windows, CountEveryPredictionOnceWithEnoughContext) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Windows,
-                         ::testing::Values(Case{32, 32, 64}, Case{32, 8, 64}, Case{32, 31, 1},
-                                           Case{33, 1, 100}, Case{1, 1, 7}, Case{97, 50, 97},
-                                           Case{1000, 1000, 4096}),
+                         ::testing::Values(WindowCase{32, 32, 64}, WindowCase{32, 8, 64},
+                                           WindowCase{32, 31, 1}, WindowCase{33, 1, 100}, WindowCase{1, 1, 7},
+                                           WindowCase{97, 50, 97}, WindowCase{1000, 1000, 4096}),
                          [](const auto& shape) {
                            return concat("length_", shape.param.length, "_stride_", shape.param.stride,
                                          "_batch_", shape.param.batch_tokens);

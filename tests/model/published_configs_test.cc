@@ -129,12 +129,12 @@ constexpr const char* kMistral01 = R"json({
   "sliding_window": 4096, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.34.0.dev0", "use_cache": true, "vocab_size": 32000})json";
 
-ModelConfig parse(const std::string& text) { return config_from_json(text, "config.json").config; }
+ModelConfig published_config(const std::string& text) { return config_from_json(text, "config.json").config; }
 
 TEST(PublishedConfigs, AreReadAndHaveTheParametersTheyHave) {
   for (const Published& published : kPublished) {
     SCOPED_TRACE(published.name);
-    const ModelConfig config = parse(published.text);
+    const ModelConfig config = published_config(published.text);
     EXPECT_EQ(count_model(config).total(), published.parameters);
     EXPECT_EQ(config.attention.head_size, published.head_size);
     EXPECT_EQ(config.attention.kv_heads, published.kv_heads);
@@ -153,23 +153,23 @@ TEST(PublishedConfigs, WhatIsLeftOutIsTheFamilys) {
     if (heads != 32) continue;  // 32 and 8 have to divide them
     json.erase("head_dim");
     json.erase("num_key_value_heads");
-    const ModelConfig config = parse(json.dump());
+    const ModelConfig config = published_config(json.dump());
     EXPECT_EQ(config.attention.head_size, type == "qwen3" ? 128 : width / heads);
     EXPECT_EQ(config.attention.kv_heads, type == "mistral" ? 8 : 32);
     json["num_key_value_heads"] = nullptr;
-    EXPECT_EQ(parse(json.dump()).attention.kv_heads, heads);
+    EXPECT_EQ(published_config(json.dump()).attention.kv_heads, heads);
   }
   Json small = Json::parse(kPublished[9].text);
   small.erase("head_dim");
-  EXPECT_EQ(parse(small.dump()).attention.head_size, 128);  // not 1024 / 16
+  EXPECT_EQ(published_config(small.dump()).attention.head_size, 128);  // not 1024 / 16
 }
 
 TEST(PublishedConfigs, AWindowNamesTheWayOut) {
-  expect_error([] { parse(kMistral01); },
+  expect_error([] { published_config(kMistral01); },
                {"no sliding window", "with max_position_embeddings 4096 in config.json", "texts that short"});
   Json json = Json::parse(kMistral01);
   json["max_position_embeddings"] = 4096;
-  EXPECT_EQ(parse(json.dump()).max_positions, 4096);
+  EXPECT_EQ(published_config(json.dump()).max_positions, 4096);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 namespace gsa::nn::testing {
 namespace {
 
-constexpr std::int64_t kLength = 33;
+constexpr std::int64_t kLearningLength = 33;
 
 bool of_indexer(const std::string& name) { return name.rfind("indexer.", 0) == 0; }
 
@@ -47,7 +47,7 @@ TEST_P(LearningVariants, ParametersCarryCheckpointNames) {
 // The language-model loss reaches every parameter but the indexer's.
 TEST_P(LearningVariants, LanguageModelLossLeavesTheIndexerAlone) {
   auto layer = make_layer(GetParam().config);
-  const Tensor h = random_input({2, kLength, layer->config().d_model}).requires_grad_();
+  const Tensor h = random_input({2, kLearningLength, layer->config().d_model}).requires_grad_();
   const auto result = layer->forward(h, {.want_kl = layer->config().sparse});
   result.out.square().sum().backward();
   EXPECT_TRUE(h.grad().defined());
@@ -72,7 +72,7 @@ TEST_P(SparseVariants, IndexerLossReachesTheIndexerAlone) {
   for (const Phase phase : {Phase::warmup, Phase::sparse}) {
     SCOPED_TRACE(name_of(phase));
     layer->zero_grad();
-    const Tensor h = random_input({2, kLength, layer->config().d_model}).requires_grad_();
+    const Tensor h = random_input({2, kLearningLength, layer->config().d_model}).requires_grad_();
     layer->forward(h, {.phase = phase, .want_kl = true}).kl->backward();
     EXPECT_FALSE(h.grad().defined());
     for (const auto& item : layer->named_parameters()) {
@@ -91,14 +91,14 @@ TEST_P(SparseVariants, IndexerLossReachesTheIndexerAlone) {
 TEST(Phases, WarmupAttendsLikeDense) {
   auto layer = make_layer(small(AttentionConfig::gsa()));
   layer->eval();
-  const Tensor h = random_input({2, kLength, layer->config().d_model});
+  const Tensor h = random_input({2, kLearningLength, layer->config().d_model});
   const auto dense = layer->forward(h, {.phase = Phase::dense, .want_stats = true});
   const auto warmup = layer->forward(h, {.phase = Phase::warmup, .want_kl = true, .want_stats = true});
   const auto sparse = layer->forward(h, {.phase = Phase::sparse, .want_kl = true});
   EXPECT_TRUE(torch::equal(dense.out, warmup.out));
   EXPECT_FALSE(torch::equal(dense.out, sparse.out));
   EXPECT_TRUE(torch::equal(layer->forward(h).out, sparse.out));  // the phase of a sparse layer by default
-  EXPECT_EQ(dense.stats->k_max, kLength);
+  EXPECT_EQ(dense.stats->k_max, kLearningLength);
   EXPECT_EQ(dense.stats->kept_mass, 1);
   EXPECT_FALSE(dense.stats->variance_mean.has_value());
   EXPECT_FALSE(dense.kl.has_value());
@@ -109,7 +109,7 @@ TEST(Phases, WarmupAttendsLikeDense) {
 // A few steps on the KL bring it down: sign and scale of its gradient are of use.
 TEST(Phases, WarmupLowersTheLoss) {
   auto layer = make_layer(small(AttentionConfig::gsa()), torch::kFloat32);
-  const Tensor h = random_input({2, kLength, layer->config().d_model}, torch::kFloat32);
+  const Tensor h = random_input({2, kLearningLength, layer->config().d_model}, torch::kFloat32);
   torch::optim::Adam optimizer(layer->indexer->parameters(), torch::optim::AdamOptions(1e-2));
   double first = 0, last = 0;
   for (int step = 0; step < 40; ++step) {
@@ -128,7 +128,7 @@ TEST(Gates, StartAtOneHalf) {
   config.gate_init_std = AttentionConfig().gate_init_std;
   auto layer = make_layer(config);
   const auto stats =
-      layer->forward(random_input({2, kLength, config.d_model}), {.want_stats = true}).stats.value();
+      layer->forward(random_input({2, kLearningLength, config.d_model}), {.want_stats = true}).stats.value();
   EXPECT_NEAR(stats.value_gate_mean.value(), 0.5, 0.01);
   EXPECT_NEAR(stats.output_gate_mean.value(), 0.5, 0.01);
   const auto bare =
@@ -142,7 +142,7 @@ TEST(Gates, MeansAreThoseOfTheSigmoids) {
     AttentionConfig config = small(AttentionConfig::gated_only());
     config.value_gate = config.output_gate = kind;
     auto layer = make_layer(config);
-    const Tensor h = random_input({2, kLength, config.d_model});
+    const Tensor h = random_input({2, kLearningLength, config.d_model});
     const auto stats = layer->forward(h, {.want_stats = true}).stats.value();
     EXPECT_NEAR(stats.value_gate_mean.value(), layer->value_gate(h).sigmoid().mean().item<double>(), 1e-6);
     EXPECT_NEAR(stats.output_gate_mean.value(), layer->output_gate(h).sigmoid().mean().item<double>(), 1e-6);
@@ -160,20 +160,21 @@ double batch_variance(GatedSparseAttention& layer, const Tensor& h) {
 TEST(MeanVariance, UnknownUntilTheFirstBatchThenMoves) {
   auto layer = make_layer(small(AttentionConfig::gsa()));
   const BudgetConfig budget = layer->config().budget;
-  const Tensor h = random_input({2, kLength, layer->config().d_model});
+  const Tensor h = random_input({2, kLearningLength, layer->config().d_model});
   EXPECT_EQ(mean_variance(layer), -1);
   EXPECT_EQ(layer->indexer->mean_variance.scalar_type(), torch::kFloat64);
 
   // The first batch finds nothing known: k_t is k_base wherever so much is visible.
   const auto first = layer->forward(h, {.want_stats = true});
-  const Tensor expected = torch::arange(1, kLength + 1).clamp_max(budget.base).expand({2, kLength});
+  const Tensor expected =
+      torch::arange(1, kLearningLength + 1).clamp_max(budget.base).expand({2, kLearningLength});
   EXPECT_TRUE(torch::equal(first.stats->k_t.to(torch::kInt64), expected));
   const double v1 = batch_variance(layer, h);
   EXPECT_NEAR(mean_variance(layer), v1, 1e-12);
   EXPECT_NEAR(first.stats->variance_mean.value(), v1, 1e-12);
 
   // The second is selected with what the first left, and then moves it by one part in a hundred.
-  const Tensor g = 2 * random_input({2, kLength, layer->config().d_model}, torch::kFloat64, 5);
+  const Tensor g = 2 * random_input({2, kLearningLength, layer->config().d_model}, torch::kFloat64, 5);
   const Reference r = reference_layer(layer->config(), parameters_of(*layer), g, v1, Phase::sparse);
   EXPECT_TRUE(torch::equal(layer->forward(g, {.want_stats = true}).stats->k_t.to(torch::kInt64), r.k_t));
   EXPECT_NEAR(mean_variance(layer), 0.99 * v1 + 0.01 * batch_variance(layer, g), 1e-12);
@@ -182,7 +183,7 @@ TEST(MeanVariance, UnknownUntilTheFirstBatchThenMoves) {
 
 TEST(MeanVariance, FrozenInEvaluationAndOutsideTheSparsePhase) {
   auto layer = make_layer(small(AttentionConfig::gsa()));
-  const Tensor h = random_input({2, kLength, layer->config().d_model});
+  const Tensor h = random_input({2, kLearningLength, layer->config().d_model});
   layer->forward(h, {.phase = Phase::dense});
   layer->forward(h, {.phase = Phase::warmup, .want_kl = true, .want_stats = true});
   EXPECT_EQ(mean_variance(layer), -1);
@@ -211,7 +212,7 @@ TEST(MeanVariance, QueriesThatSeeLittleDoNotCount) {
 
 TEST(MeanVariance, WhatIsNotFiniteLeavesItAlone) {
   auto layer = make_layer(small(AttentionConfig::gsa()));
-  const Tensor h = random_input({2, kLength, layer->config().d_model});
+  const Tensor h = random_input({2, kLearningLength, layer->config().d_model});
   layer->forward(h);
   const double known = mean_variance(layer);
   Tensor broken = h.clone();
@@ -231,9 +232,9 @@ TEST(MeanVariance, IsAveragedOverRanks) {
     ++calls;
     totals += torch::tensor({6.0, 30.0}, torch::kFloat64);  // what another rank has
   };
-  const Tensor h = random_input({1, kLength, layer->config().d_model});
+  const Tensor h = random_input({1, kLearningLength, layer->config().d_model});
   layer->forward(h);
-  const double count = static_cast<double>(kLength - layer->config().budget.min + 1);
+  const double count = static_cast<double>(kLearningLength - layer->config().budget.min + 1);
   EXPECT_NEAR(mean_variance(layer), (count * batch_variance(layer, h) + 6) / (count + 30), 1e-12);
   // A rank whose sequences are too short takes part all the same.
   layer->indexer->mean_variance.fill_(-1);
@@ -247,7 +248,7 @@ TEST(MeanVariance, DenseSequencesTakePartWithNothing) {
   AttentionConfig config = small(AttentionConfig::gsa());
   config.dense_below = 100;
   auto layer = make_layer(config);
-  const Tensor h = random_input({1, kLength, config.d_model});
+  const Tensor h = random_input({1, kLearningLength, config.d_model});
   layer->forward(h);
   EXPECT_EQ(mean_variance(layer), -1);
   layer->indexer->reduce_totals = [](Tensor& totals) {
@@ -271,7 +272,7 @@ TEST(MeanVariance, KeepsItsTypeAndBitsWhenTheLayerChangesType) {
   EXPECT_EQ(mean_variance(layer), 0.123456789012345);
   // And it is still the buffer that a checkpoint sees.
   EXPECT_EQ(layer->named_buffers()["indexer.mean_variance"].item<double>(), 0.123456789012345);
-  layer->forward(random_input({1, kLength, layer->config().d_model}, torch::kFloat32));
+  layer->forward(random_input({1, kLearningLength, layer->config().d_model}, torch::kFloat32));
   EXPECT_NE(mean_variance(layer), 0.123456789012345);
   EXPECT_EQ(layer->named_buffers()["indexer.mean_variance"].item<double>(), mean_variance(layer));
 }
@@ -279,7 +280,7 @@ TEST(MeanVariance, KeepsItsTypeAndBitsWhenTheLayerChangesType) {
 TEST(MeanVariance, SavedAndLoadedWithTheLayer) {
   const AttentionConfig config = small(AttentionConfig::gsa());
   auto layer = make_layer(config, torch::kFloat32);
-  const Tensor h = random_input({2, kLength, config.d_model}, torch::kFloat32);
+  const Tensor h = random_input({2, kLearningLength, config.d_model}, torch::kFloat32);
   layer->forward(h);
   std::stringstream file;
   torch::save(layer, file);

@@ -13,7 +13,7 @@
 namespace gsa::nn::testing {
 namespace {
 
-constexpr std::int64_t kBatch = 2, kLength = 37;
+constexpr std::int64_t kBatch = 2, kReferenceLength = 37;
 constexpr double kTolerance = 1e-11;  // float64 sums of some hundred terms of order one
 
 // A typical Var_t of these small layers, so that budgets spread between their bounds.
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Layer, ReferenceVariants, ::testing::ValuesIn(all_varia
 TEST_P(ReferenceVariants, EqualsTheReference) {
   auto layer = make_layer(GetParam().config);
   const AttentionConfig& config = layer->config();
-  const Tensor h = random_input({kBatch, kLength, config.d_model});
+  const Tensor h = random_input({kBatch, kReferenceLength, config.d_model});
   const double v_bar = typical_variance(layer, h);
   set_mean_variance(layer, v_bar);
   layer->eval();
@@ -59,7 +59,7 @@ TEST_P(ReferenceVariants, EqualsTheReference) {
 // The budget of these tests is no constant: otherwise k_t would be tested by little.
 TEST(Layer, AdaptiveBudgetsSpread) {
   auto layer = make_layer(small(AttentionConfig::gsa()));
-  const Tensor h = random_input({kBatch, kLength, layer->config().d_model});
+  const Tensor h = random_input({kBatch, kReferenceLength, layer->config().d_model});
   set_mean_variance(layer, typical_variance(layer, h));
   const auto stats = layer->forward(h, {.want_stats = true}).stats.value();
   const Tensor late = stats.k_t.slice(1, layer->config().budget.max);
@@ -69,8 +69,8 @@ TEST(Layer, AdaptiveBudgetsSpread) {
 TEST_P(ReferenceVariants, GradientsEqualTheReference) {
   auto layer = make_layer(GetParam().config);
   const AttentionConfig& config = layer->config();
-  const Tensor h = random_input({kBatch, kLength, config.d_model}).requires_grad_();
-  const Tensor weights = random_input({kBatch, kLength, config.d_model}, torch::kFloat64, 2);
+  const Tensor h = random_input({kBatch, kReferenceLength, config.d_model}).requires_grad_();
+  const Tensor weights = random_input({kBatch, kReferenceLength, config.d_model}, torch::kFloat64, 2);
   const double v_bar = typical_variance(layer, h);
   set_mean_variance(layer, v_bar);
 
@@ -162,16 +162,16 @@ Tensor torch_standard(GatedSparseAttention& layer, const Tensor& h) {
 
 TEST(Layer, StandardIsTorchAttention) {
   auto layer = make_layer(small(AttentionConfig::standard()));
-  const Tensor h = random_input({kBatch, kLength, layer->config().d_model});
+  const Tensor h = random_input({kBatch, kReferenceLength, layer->config().d_model});
   EXPECT_LT(max_error(layer->forward(h).out, torch_standard(layer, h)), kTolerance);
 }
 
 // Where the budget covers all that is visible, a sparse layer is a dense one.
 TEST(Layer, AWideBudgetIsDense) {
   AttentionConfig config = small(AttentionConfig::sparse_only());
-  config.budget.base = config.budget.max = kLength;
+  config.budget.base = config.budget.max = kReferenceLength;
   auto layer = make_layer(config);
-  const Tensor h = random_input({kBatch, kLength, config.d_model});
+  const Tensor h = random_input({kBatch, kReferenceLength, config.d_model});
   const auto sparse = layer->forward(h, {.want_stats = true});
   EXPECT_LT(max_error(sparse.out, torch_standard(layer, h)), kTolerance);
   EXPECT_NEAR(sparse.stats->kept_mass, 1, 1e-12);

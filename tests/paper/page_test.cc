@@ -109,7 +109,7 @@ TEST(PaperTables, NothingRunSaysSo) {
     EXPECT_TRUE(t.charts.empty()) << t.id;
     for (const Row& row : t.rows) {
       ASSERT_EQ(row.ours.size(), t.columns.size()) << t.id;
-      for (std::size_t i = 0; i < row.ours.size(); ++i) EXPECT_EQ(shown(row.ours[i], t.columns[i]), "–");
+      for (std::size_t i = 0; i < row.ours.size(); ++i) EXPECT_EQ(cell_text(row.ours[i], t.columns[i]), "–");
     }
   }
 }
@@ -124,24 +124,24 @@ TEST(PaperTables, ThePapersWorldHolds) {
   // Forms and budgets are all alike in that world.
   EXPECT_EQ(table(tables, "indexer").verdict.outcome, Outcome::open);
   const Table& perplexity = table(tables, "perplexity");
-  EXPECT_EQ(shown(perplexity.rows[0].ours[0], perplexity.columns[0]), "6.035 ± 0.007");
+  EXPECT_EQ(cell_text(perplexity.rows[0].ours[0], perplexity.columns[0]), "6.035 ± 0.007");
   EXPECT_NE(perplexity.verdict.sentence.find("gsa is 5.47 % below standard, 5.31 % below sparse-only, 1.04 % "
                                              "below gated-only, gated-only is 4.47 % below "
                                              "standard (stories)"),
             std::string::npos)
       << perplexity.verdict.sentence;
   const Table& sinks = table(tables, "sinks");
-  EXPECT_EQ(shown(sinks.rows[3].ours[0], sinks.columns[0]), "3.9 ± 0.0 %");
-  EXPECT_EQ(shown(sinks.rows[3].ours[1], sinks.columns[1]), "1.23 %");
+  EXPECT_EQ(cell_text(sinks.rows[3].ours[0], sinks.columns[0]), "3.9 ± 0.0 %");
+  EXPECT_EQ(cell_text(sinks.rows[3].ours[1], sinks.columns[1]), "1.23 %");
   EXPECT_EQ(std::get<eval::BarChart>(sinks.charts[0].chart).marks.at(0).at, 0.0123);
 }
 
 TEST(PaperTables, LargeNumbersHaveFewerDecimals) {
   const Column column{"perplexity", 3};
-  EXPECT_EQ(shown({5.7004}, column), "5.700");
-  EXPECT_EQ(shown({57.004}, column), "57.00");
-  EXPECT_EQ(shown({308.727, 308.727}, column), "308.7 ± 0.0");
-  EXPECT_EQ(shown({1053.2}, Column{"largest", 1}), "1053.2");
+  EXPECT_EQ(cell_text({5.7004}, column), "5.700");
+  EXPECT_EQ(cell_text({57.004}, column), "57.00");
+  EXPECT_EQ(cell_text({308.727, 308.727}, column), "308.7 ± 0.0");
+  EXPECT_EQ(cell_text({1053.2}, Column{"largest", 1}), "1053.2");
 }
 
 TEST(PaperTables, PerplexityHasWhatAGapIsMadeOf) {
@@ -150,7 +150,7 @@ TEST(PaperTables, PerplexityHasWhatAGapIsMadeOf) {
   std::vector<std::string> line;
   for (std::size_t i = 0; i < perplexity.columns.size(); ++i)
     line.push_back(perplexity.columns[i].name + ": " +
-                   shown(perplexity.rows[3].ours[i], perplexity.columns[i]));
+                   cell_text(perplexity.rows[3].ours[i], perplexity.columns[i]));
   EXPECT_EQ(line, (std::vector<std::string>{"stories: 5.705 ± 0.007", "code: 5.705 ± 0.007",
                                             "without selection: 5.660 ± 0.000", "mean k: 64 ± 0",
                                             "kept: 90.0 ± 0.0 %", "kept / oracle: 97.0 ± 0.0 %",
@@ -213,8 +213,8 @@ TEST(PaperTables, TheTimeOfAStepKeepsItsSeeds) {
   Results results = paper_world(options.scale, 2);
   results["seed-2/gsa/train"]["tokens_per_second"] *= 0.9;
   const Table stability = table(make_tables(options, results), "stability");
-  EXPECT_EQ(shown(stability.rows[3].ours.back(), stability.columns.back()), "0.92 ± 0.07×");
-  EXPECT_EQ(shown(stability.rows[0].ours.back(), stability.columns.back()), "1.00 ± 0.00×");
+  EXPECT_EQ(cell_text(stability.rows[3].ours.back(), stability.columns.back()), "0.92 ± 0.07×");
+  EXPECT_EQ(cell_text(stability.rows[0].ours.back(), stability.columns.back()), "1.00 ± 0.00×");
 }
 
 // A rate is of steps that were watched, and few spikes may be chance.
@@ -242,10 +242,11 @@ TEST(PaperTables, SpikesAreRates) {
   set("gsa", 6, 100);
   EXPECT_NE(sentence().find("gsa is 18.0 above standard"), std::string::npos) << sentence();
   const Table stability = table(make_tables(options, results), "stability");
-  EXPECT_EQ(shown(stability.rows[3].ours[2], stability.columns[2]), "60.0");
+  EXPECT_EQ(cell_text(stability.rows[3].ours[2], stability.columns[2]), "60.0");
   set("gsa", 0, 0);  // too short for any to be watched
-  EXPECT_EQ(shown(table(make_tables(options, results), "stability").rows[3].ours[2], stability.columns[2]),
-            "–");
+  EXPECT_EQ(
+      cell_text(table(make_tables(options, results), "stability").rows[3].ours[2], stability.columns[2]),
+      "–");
 }
 
 TEST(PaperTables, KHasRulerWhereItWasAsked) {
@@ -256,7 +257,7 @@ TEST(PaperTables, KHasRulerWhereItWasAsked) {
   const Table k = table(make_tables(options, results), "k");
   ASSERT_EQ(k.columns.size(), 5u);
   EXPECT_EQ(k.columns[4].name, "RULER 512");
-  EXPECT_EQ(shown(k.rows[2].ours[4], k.columns[4]), "82.3");  // the main tables' gsa
+  EXPECT_EQ(cell_text(k.rows[2].ours[4], k.columns[4]), "82.3");  // the main tables' gsa
   EXPECT_NE(k.verdict.sentence.find("k = 96 is equal to k = 12 (RULER 512)"), std::string::npos)
       << k.verdict.sentence;
 }
@@ -333,7 +334,7 @@ TEST(PaperTables, ADivergedRunIsNamed) {
   Results results = paper_world(options.scale, 1);
   results["seed-1/rate-4-standard/train"]["diverged"] = 1;
   const Table stability = table(make_tables(options, results), "stability");
-  EXPECT_EQ(shown(stability.rows[0].ours[5], stability.columns[5]), "diverged");
+  EXPECT_EQ(cell_text(stability.rows[0].ours[5], stability.columns[5]), "diverged");
   EXPECT_NE(stability.verdict.sentence.find("standard diverged, gsa did not"), std::string::npos);
 }
 
@@ -345,8 +346,8 @@ TEST(PaperPage, BothPagesHaveAllFiguresAndWhoseTheyAre) {
   for (const Table& t : tables) {
     for (const Row& row : t.rows) {
       for (std::size_t i = 0; i < row.ours.size(); ++i) {
-        EXPECT_NE(html.find(shown(row.ours[i], t.columns[i])), std::string::npos) << t.id;
-        EXPECT_NE(markdown.find(shown(row.ours[i], t.columns[i])), std::string::npos) << t.id;
+        EXPECT_NE(html.find(cell_text(row.ours[i], t.columns[i])), std::string::npos) << t.id;
+        EXPECT_NE(markdown.find(cell_text(row.ours[i], t.columns[i])), std::string::npos) << t.id;
       }
     }
     for (const Chart& chart : t.charts)

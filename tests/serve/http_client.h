@@ -25,6 +25,10 @@ namespace gsa::serve {
 
 constexpr std::chrono::seconds patience(60);  // before a test that hangs fails
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 // Counts what other threads do.
 class Counter {
  public:

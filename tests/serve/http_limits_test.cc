@@ -12,10 +12,6 @@
 namespace gsa::serve {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Each is refused with that status, and the connection is closed.
 TEST(HttpLimits, RefusesWhatIsNoRequest) {
   HttpOptions options = test_options();

@@ -13,10 +13,6 @@
 namespace gsa::serve {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(HttpServer, HandsOverRequestsAndAnswers) {
   HttpRequest seen;
   TestServer server([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {

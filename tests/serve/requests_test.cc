@@ -50,11 +50,11 @@ class Requests : public ::testing::Test {
   std::int64_t max_length_ = 100, longest_token_ = 0;
 };
 
-using Ids = std::vector<std::int64_t>;
+using TokenIds = std::vector<std::int64_t>;
 
 TEST_F(Requests, DefaultsAreOpenAIs) {
   const CompletionRequest request = completion(R"({"prompt": "ab"})");
-  ASSERT_EQ(request.prompts, (std::vector<Ids>{{256, 'a', 'b'}}));
+  ASSERT_EQ(request.prompts, (std::vector<TokenIds>{{256, 'a', 'b'}}));
   EXPECT_FALSE(request.chat || request.echo || request.stream || request.include_usage);
   EXPECT_FALSE(request.wants_logprobs() || request.text.ignore_eos || request.text.prompt_logprobs);
   EXPECT_EQ(request.text.sampling.temperature, 1);
@@ -68,11 +68,12 @@ TEST_F(Requests, DefaultsAreOpenAIs) {
 }
 
 TEST_F(Requests, PromptsOfEveryKind) {
-  EXPECT_EQ(completion(R"({"prompt": ""})").prompts, (std::vector<Ids>{{256}}));
-  EXPECT_EQ(completion(R"({"prompt": ["a", ""]})").prompts, (std::vector<Ids>{{256, 'a'}, {256}}));
-  EXPECT_EQ(completion(R"({"prompt": [97, 257]})").prompts, (std::vector<Ids>{{97, 257}}));
-  EXPECT_EQ(completion(R"({"prompt": [[97], [98, 99]]})").prompts, (std::vector<Ids>{{97}, {98, 99}}));
-  EXPECT_EQ(completion(R"({"prompt": "a", "add_special_tokens": false})").prompts, (std::vector<Ids>{{'a'}}));
+  EXPECT_EQ(completion(R"({"prompt": ""})").prompts, (std::vector<TokenIds>{{256}}));
+  EXPECT_EQ(completion(R"({"prompt": ["a", ""]})").prompts, (std::vector<TokenIds>{{256, 'a'}, {256}}));
+  EXPECT_EQ(completion(R"({"prompt": [97, 257]})").prompts, (std::vector<TokenIds>{{97, 257}}));
+  EXPECT_EQ(completion(R"({"prompt": [[97], [98, 99]]})").prompts, (std::vector<TokenIds>{{97}, {98, 99}}));
+  EXPECT_EQ(completion(R"({"prompt": "a", "add_special_tokens": false})").prompts,
+            (std::vector<TokenIds>{{'a'}}));
 }
 
 TEST_F(Requests, EchoedTexts) {
@@ -148,8 +149,8 @@ TEST_F(Requests, NullIsAbsent) {
 TEST_F(Requests, PromptsTimesNInOrder) {
   const auto texts = texts_of(completion(R"({"prompt": [[1], [2]], "n": 2})"));
   ASSERT_EQ(texts.size(), 4U);
-  EXPECT_EQ(texts[1].prompt, (Ids{1}));
-  EXPECT_EQ(texts[2].prompt, (Ids{2}));
+  EXPECT_EQ(texts[1].prompt, (TokenIds{1}));
+  EXPECT_EQ(texts[2].prompt, (TokenIds{2}));
   EXPECT_EQ(texts[2].sampling.stream, 0U);
 }
 
@@ -240,7 +241,7 @@ TEST_F(Requests, EchoedTextIsThatOfTheIds) {
   tokenizer_ = tokenizer_with_marks();
   const CompletionRequest request =
       completion(R"({"prompt": ["a<|eot_id|>b", "<|im_start|>"], "echo": true, "max_tokens": 1})");
-  EXPECT_EQ(request.prompts, (std::vector<Ids>{{kBos, 'a', kEot, 'b'}, {kBos, kImStart}}));
+  EXPECT_EQ(request.prompts, (std::vector<TokenIds>{{kBos, 'a', kEot, 'b'}, {kBos, kImStart}}));
   EXPECT_EQ(request.echoed, (std::vector<std::string>{"ab", ""}));
 }
 

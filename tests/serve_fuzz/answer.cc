@@ -169,8 +169,8 @@ std::optional<Answer> first_answer(std::string_view bytes, bool closed, Body bod
 }
 
 void check_answer(const Answer& answer, bool stopping) {
-  static const std::set<int> known = {100, 200, 204, 400, 401, 403, 404, 405, 408,
-                                      413, 415, 417, 429, 431, 500, 503};
+  static const std::set<int> known = {100, 200, 204, 400, 401, 403, 404, 405,
+                                      408, 413, 415, 417, 429, 431, 500, 503};
   if (!known.contains(answer.status)) throw Finding(concat("status ", answer.status, ": ", answer.body));
   if (answer.status == 500 && !answer.body.empty() && !known_failure(answer.body, stopping))
     throw Finding(concat("status 500: ", answer.body));

@@ -6,10 +6,10 @@
 namespace gsa::infer {
 namespace {
 
-constexpr const char* kOp = "infer::CacheShape";
+constexpr const char* kShapeOp = "infer::CacheShape";
 
 void check_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value < low || value > high) bad_argument(kOp, field, concat(low, " .. ", high), concat(value));
+  if (value < low || value > high) bad_argument(kShapeOp, field, concat(low, " .. ", high), concat(value));
 }
 
 }  // namespace
@@ -21,10 +21,10 @@ void CacheShape::validate() const {
   check_range("index_head_size", index_head_size, 0, 256);
   check_range("page_size", page_size, 8, 1024);
   if ((page_size & (page_size - 1)) != 0) {
-    bad_argument(kOp, "page_size", "a power of two in 8 .. 1024", concat(page_size));
+    bad_argument(kShapeOp, "page_size", "a power of two in 8 .. 1024", concat(page_size));
   }
   if (index_int8 && index_head_size == 0) {
-    bad_argument(kOp, "index_int8", "false for a model that runs without an indexer", "true");
+    bad_argument(kShapeOp, "index_int8", "false for a model that runs without an indexer", "true");
   }
 }
 
@@ -33,7 +33,7 @@ std::int64_t CacheShape::bytes_per_token() const {
   const std::int64_t rows = 2 * kv_heads * head_size * element;
   const std::int64_t index =
       index_int8 ? index_head_size + static_cast<std::int64_t>(sizeof(float)) : index_head_size * element;
-  return checked_mul(layers, rows + index, kOp, "layers");
+  return checked_mul(layers, rows + index, kShapeOp, "layers");
 }
 
 CacheShape cache_shape(const nn::ModelConfig& config, const CacheShapeOptions& options) {

@@ -12,58 +12,58 @@
 namespace gsa {
 namespace {
 
-constexpr const char* kOp = "decode";
+constexpr const char* kDecode = "decode";
 
 void check_pages(const DecodeArgs& args) {
   const PageTable& pages = args.pages;
-  check::page_size(kOp, "pages.page_size", pages.page_size);
-  check::in_range(kOp, "max_length", args.max_length, 1, kMaxDecodeLength);
+  check::page_size(kDecode, "pages.page_size", pages.page_size);
+  check::in_range(kDecode, "max_length", args.max_length, 1, kMaxDecodeLength);
   const std::int64_t needed = (args.max_length + pages.page_size - 1) / pages.page_size;
   if (pages.blocks < needed) {
-    bad_argument(kOp, "pages.blocks",
+    bad_argument(kDecode, "pages.blocks",
                  concat("at least ", needed, " blocks of ", pages.page_size,
                         " positions for max_length = ", args.max_length),
                  concat(pages.blocks));
   }
-  check::not_null(kOp, "pages.block_table", pages.block_table);
-  check::not_null(kOp, "pages.length", pages.length);
+  check::not_null(kDecode, "pages.block_table", pages.block_table);
+  check::not_null(kDecode, "pages.length", pages.length);
 }
 
 void check_indexer(const DecodeArgs& args) {
-  check::in_range(kOp, "index_head_size", args.index_head_size, 1, check::kMaxHeadSize);
+  check::in_range(kDecode, "index_head_size", args.index_head_size, 1, check::kMaxHeadSize);
   if (!std::isfinite(args.index_scale)) {
-    bad_argument(kOp, "index_scale", "a finite number", concat(args.index_scale));
+    bad_argument(kDecode, "index_scale", "a finite number", concat(args.index_scale));
   }
-  check::budget(kOp, args.budget);
-  check::not_null(kOp, "index_q", args.index_q.data);
-  check::not_null(kOp, "index_w", args.index_w.data);
-  check::not_null(kOp, "index_k", args.index_k.data);
+  check::budget(kDecode, args.budget);
+  check::not_null(kDecode, "index_q", args.index_q.data);
+  check::not_null(kDecode, "index_w", args.index_w.data);
+  check::not_null(kDecode, "index_k", args.index_k.data);
 }
 
 }  // namespace
 
 void check_decode(const DecodeArgs& args, std::int64_t max_queries) {
-  check::attend_shape(kOp, args.shape);
-  check::in_range(kOp, "sequences", args.sequences, 0, kMaxDecodeSequences);
-  check::in_range(kOp, "queries", args.queries, 1, max_queries);
-  check::in_range(kOp, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);
+  check::attend_shape(kDecode, args.shape);
+  check::in_range(kDecode, "sequences", args.sequences, 0, kMaxDecodeSequences);
+  check::in_range(kDecode, "queries", args.queries, 1, max_queries);
+  check::in_range(kDecode, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);
   if (args.sequences == 0) return;
   check_pages(args);
   if (args.index_heads > 0) check_indexer(args);
-  check::not_null(kOp, "q", args.q.data);
-  check::not_null(kOp, "k", args.k.data);
-  check::not_null(kOp, "v", args.v.data);
-  check::not_null(kOp, "out", args.out.data);
+  check::not_null(kDecode, "q", args.q.data);
+  check::not_null(kDecode, "k", args.k.data);
+  check::not_null(kDecode, "v", args.v.data);
+  check::not_null(kDecode, "out", args.out.data);
 }
 
 void decode(const DecodeArgs& args, const Parallel& parallel) {
   check_decode(args, kMaxDecodeLength);
   for (std::int64_t n = 0; n < args.sequences; ++n) {
-    check::in_range(kOp, "pages.length", args.pages.length[n], 0, args.max_length);
+    check::in_range(kDecode, "pages.length", args.pages.length[n], 0, args.max_length);
   }
   if (prints_plans()) {
-    print_cpu_plan(kOp, concat(describe(args.shape), ", ", args.sequences, " sequences of ", args.queries,
-                               " queries, up to ", args.max_length, " keys"));
+    print_cpu_plan(kDecode, concat(describe(args.shape), ", ", args.sequences, " sequences of ", args.queries,
+                                   " queries, up to ", args.max_length, " keys"));
   }
   decode_cpu(args, parallel);
 }
