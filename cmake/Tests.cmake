@@ -62,22 +62,23 @@ gsa_executable(gsa_tokenizer_probe tests/probe/tokenizer_probe.cc)  # for tests/
 target_link_libraries(gsa_tokenizer_probe PRIVATE gsa_data gsa_kernels)
 
 # The fuzzer of those parsers (`make fuzz`), which compiles them once more with calls at every edge; the tests replay
-# its corpus.
-set(fuzzed core/crc32c.cc core/dangling_link.cc core/file.cc core/json.cc core/safetensors.cc core/suggest.cc
-           core/utf8.cc data/added_tokens.cc data/bpe.cc data/byte_tokenizer.cc data/dataset.cc data/json_tokenizer.cc
-           data/regex.cc data/text_steps.cc data/tokenizer_json.cc infer/core/cache_file.cc infer/core/cache_shape.cc
-           infer/core/sampling.cc infer/core/text_stream.cc model/config.cc model/config_json.cc model/model_config.cc
-           model/weight_files.cc serve/core/chat_template.cc serve/core/completion_request.cc
-           serve/core/json_fields.cc)
-list(TRANSFORM fuzzed PREPEND "${PROJECT_SOURCE_DIR}/src/")
-gsa_sources(fuzz_sources "tests/fuzz/*.cc")
-gsa_executable(gsa_fuzz ${fuzz_sources} ${fuzzed})
-target_compile_options(gsa_fuzz PRIVATE -fsanitize-coverage=trace-pc)
-gsa_quick_to_compile(gsa_fuzz)
-target_link_libraries(gsa_fuzz PRIVATE gsa_data gsa::json gsa::pcre2 gsa::utf8proc)  # gsa_data: what is not fuzzed
-add_test(NAME fuzz_corpus COMMAND gsa_fuzz replay tests/corpus)
-set_tests_properties(fuzz_corpus PROPERTIES TIMEOUT 600 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-  ENVIRONMENT "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+# its corpus. It links one by one what it does not compile, so gsa_data must have its files apart.
+if(NOT GSA_UNITY)
+  set(fuzzed core/crc32c.cc core/dangling_link.cc core/file.cc core/json.cc core/safetensors.cc core/suggest.cc
+             core/utf8.cc data/added_tokens.cc data/bpe.cc data/byte_tokenizer.cc data/dataset.cc data/json_tokenizer.cc
+             data/regex.cc data/text_steps.cc data/tokenizer_json.cc infer/core/cache_file.cc infer/core/cache_shape.cc
+             infer/core/sampling.cc infer/core/text_stream.cc model/config.cc model/config_json.cc model/model_config.cc
+             model/weight_files.cc serve/core/chat_template.cc serve/core/completion_request.cc
+             serve/core/json_fields.cc)
+  list(TRANSFORM fuzzed PREPEND "${PROJECT_SOURCE_DIR}/src/")
+  gsa_sources(fuzz_sources "tests/fuzz/*.cc")
+  gsa_executable(gsa_fuzz ${fuzz_sources} ${fuzzed})
+  target_compile_options(gsa_fuzz PRIVATE -fsanitize-coverage=trace-pc)
+  target_link_libraries(gsa_fuzz PRIVATE gsa_data gsa::json gsa::pcre2 gsa::utf8proc)  # gsa_data: what is not fuzzed
+  add_test(NAME fuzz_corpus COMMAND gsa_fuzz replay tests/corpus)
+  set_tests_properties(fuzz_corpus PROPERTIES TIMEOUT 600 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+    ENVIRONMENT "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+endif()
 
 # The fuzzer of the whole server, sockets and all.
 if(GSA_SANITIZE)

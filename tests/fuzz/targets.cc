@@ -101,8 +101,8 @@ void run_request(std::string_view bytes, bool chat) {
   serve::ApiOptions options;
   options.model = "tiny";
   options.chat = serve::ChatTemplate::chatml;
-  constexpr std::int64_t kLongestInput = 200, kVocabulary = 258;
-  const serve::RequestContext context{options, *tokenizer, kLongestInput, kVocabulary};
+  constexpr std::int64_t kLongest = 200, kVocabulary = 258;
+  const serve::RequestContext context{options, *tokenizer, kLongest, kVocabulary};
   const auto request = chat ? serve::parse_chat(bytes, context) : serve::parse_completion(bytes, context);
   // Accepted: texts that the scheduler takes.
   const auto texts = serve::texts_of(request);
@@ -111,7 +111,7 @@ void run_request(std::string_view bytes, bool chat) {
   require(!request.echo || request.echoed.size() == request.prompts.size(), "a text to echo for each prompt");
   for (const serve::TextRequest& text : texts) {
     const auto length = static_cast<std::int64_t>(text.prompt.size());
-    require(length > 0 && text.max_tokens >= 0 && length + text.max_tokens <= kLongestInput, "texts fit");
+    require(length > 0 && text.max_tokens >= 0 && length + text.max_tokens <= kLongest, "texts fit");
     require(text.max_tokens > 0 || request.echo, "a text is written");
     for (const std::int64_t id : text.prompt)
       require(id >= 0 && id < kVocabulary, "ids are of the vocabulary");
