@@ -40,8 +40,8 @@ The columns
       kIndexerHeads, " x ", kIndexerHeadSize, " x 2 + selected pairs x ", kHeads, " x ", kHeadSize,
       R"( x 4
            (backward: 2.5 times the latter).
-  floor    those FLOPs at the speed of at::mm in fp32, plus sigmoids at the speed of at::sigmoid, plus, for decode,
-           bytes at the speed of memory; all measured at the start of the run. gap = total / floor.
+  floor    those FLOPs at the speed of at::mm in the type of the inputs, plus sigmoids at the speed of at::sigmoid,
+           plus, for decode, bytes at the speed of memory; all measured at the start of the run. gap = total / floor.
   runs     samples behind the medians, ours/torch: 3 to 15 below 2 s, 2 below 20 s, else 1. Warm-up not counted.
 
 Examples

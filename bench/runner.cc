@@ -25,6 +25,7 @@ Work work_of(const Case& what, double selected_pairs) {
   const double queries = static_cast<double>(what.queries), keys = static_cast<double>(what.keys);
   const double visible_pairs = queries * keys - queries * (queries - 1) / 2;
   Work work;
+  work.bf16 = what.type == at::kBFloat16;
   work.select_flops = visible_pairs * kIndexerHeads * kIndexerHeadSize * 2;
   work.attend_flops = selected_pairs * kHeads * kHeadSize * 4;
   work.sigmoids = visible_pairs * kIndexerHeads;
@@ -145,7 +146,7 @@ TrainTimes train_dense(const DenseInputs& inputs, bool once) {
 }  // namespace
 
 double Work::floor_seconds(const Machine& machine) const {
-  return flops() / machine.gemm_fp32 + sigmoids / machine.sigmoids + bytes / machine.read_bytes;
+  return flops() / (bf16 ? machine.gemm_bf16 : machine.gemm_fp32) + sigmoids / machine.sigmoids + bytes / machine.read_bytes;
 }
 
 const Timed* Result::fastest_torch() const {

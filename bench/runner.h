@@ -26,9 +26,10 @@ struct Work {
   double backward_flops = 0;  // 2.5 x attend_flops
   double sigmoids = 0;        // pairs of query and visible key x indexer heads
   double bytes = 0;           // that must come from memory; 0 where arithmetic hides them
+  bool bf16 = false;          // the inputs
 
   double flops() const { return select_flops + attend_flops + backward_flops; }
-  // At the machine's own rates of fp32 products, sigmoids and reads, one after the other.
+  // At the machine's own rates of products of the inputs' type, sigmoids and reads, one after the other.
   double floor_seconds(const Machine& machine) const;
 };
 

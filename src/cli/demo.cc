@@ -48,7 +48,7 @@ std::string program_path() {
   return failed || near.starts_with("../..") ? self.string() : near;
 }
 
-void print(const demo::Results& r) {
+void print_demo(const demo::Results& r) {
   const demo::ModelResults &s = r.standard, &g = r.gsa;
   const demo::Settings& settings = r.settings;
   const auto mean = [](const std::vector<double>& values) {
@@ -112,7 +112,7 @@ int run_demo(const demo::Options& options) {
   file.commit();
   bar.line(
       concat("done in ", duration(results.seconds), ", ", grouped(results.settings.steps()), " steps each"));
-  print(results);
+  print_demo(results);
   std::cout << "\n  the report, with plots: " << std::filesystem::absolute(page).lexically_normal().string()
             << "\n";
   return 0;

@@ -76,7 +76,7 @@ Examples
 // Thrown out of the evaluation when the user wants to stop.
 struct EvalStopped {};
 
-void check(const EvalCommand& options) {
+void check_eval(const EvalCommand& options) {
   if (options.data.empty() == options.text.empty()) {
     throw UsageError(
         concat("expected --data DATASET or --text FILE, got ", options.data.empty() ? "neither" : "both"));
@@ -268,8 +268,8 @@ void write_file(const std::filesystem::path& path, const std::string& content) {
   file.commit();
 }
 
-OrderedJson to_json(const EvalCommand& options, const Subject& subject, const Documents& documents,
-                    const std::vector<Report>& reports) {
+OrderedJson eval_json(const EvalCommand& options, const Subject& subject, const Documents& documents,
+                      const std::vector<Report>& reports) {
   OrderedJson json;
   json["model"] = options.model.folder;
   json["system"] = subject.system;
@@ -302,7 +302,7 @@ void print_heading(const EvalCommand& options, const Subject& subject, const Doc
 }
 
 int evaluate_model(EvalCommand& options) {
-  check(options);
+  check_eval(options);
   options.model.folder = model_folder(options.model.folder);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.plots.empty()) check_writable_folder(options.plots);
@@ -329,7 +329,7 @@ int evaluate_model(EvalCommand& options) {
   }
   if (tables) print_reports(reports, std::cout);
   if (!options.json.empty()) {
-    const std::string text = to_json(options, subject, *documents, reports).dump(2) + "\n";
+    const std::string text = eval_json(options, subject, *documents, reports).dump(2) + "\n";
     tables ? write_file(options.json, text) : void(std::cout << text);
   }
   if (!options.plots.empty()) {

@@ -16,15 +16,15 @@ std::string decimals(double value, int digits) {
   return std::isfinite(value) ? fixed(value, digits) : symbol("–", "-");
 }
 
-std::string share(double value) { return std::isfinite(value) ? percent(value) : symbol("–", "-"); }
+std::string share_cell(double value) { return std::isfinite(value) ? percent(value) : symbol("–", "-"); }
 
-std::string gate(const std::optional<double>& mean) { return mean ? decimals(*mean, 3) : ""; }
+std::string gate_cell(const std::optional<double>& mean) { return mean ? decimals(*mean, 3) : ""; }
 
 // "12.3 % (5)": the extreme of the heads, and which head it is.
 template <typename Better>
 std::string extreme_head(const std::vector<double>& heads, const Better& better) {
   const auto at = std::min_element(heads.begin(), heads.end(), better);
-  return concat(share(*at), " (", at - heads.begin(), ")");
+  return concat(share_cell(*at), " (", at - heads.begin(), ")");
 }
 
 void print_perplexity(const std::vector<Report>& reports, std::ostream& out) {
@@ -55,12 +55,12 @@ void print_sinks(const Report& report, std::ostream& out) {
   const auto row = [&](const std::string& name, const LayerSinks* layer, const ResidualSize& size) {
     std::vector<std::string> cells = {name, "", ""};
     if (layer != nullptr) {
-      cells[1] = share(layer->first_token_mean());
+      cells[1] = share_cell(layer->first_token_mean());
       cells[2] = extreme_head(layer->first_token, std::greater<>());
     }
     if (gated) {
-      cells.push_back(layer != nullptr ? gate(layer->value_gate) : "");
-      cells.push_back(layer != nullptr ? gate(layer->output_gate) : "");
+      cells.push_back(layer != nullptr ? gate_cell(layer->value_gate) : "");
+      cells.push_back(layer != nullptr ? gate_cell(layer->output_gate) : "");
     }
     cells.insert(cells.end(), {scaled(size.largest, ""), grouped(size.position), scaled(size.rms, "")});
     table.row(std::move(cells));
@@ -70,8 +70,8 @@ void print_sinks(const Report& report, std::ostream& out) {
     row(concat("layer ", i), &sinks.layers[i], sinks.residual[i + 1]);
   }
   table.line();
-  table.row({"all", share(sinks.first_token_mean())});
-  table.row({"even attention", share(sinks.even_share)});
+  table.row({"all", share_cell(sinks.first_token_mean())});
+  table.row({"even attention", share_cell(sinks.even_share)});
   table.print(out);
 }
 
@@ -92,17 +92,17 @@ void print_selection(const Report& report, std::ostream& out) {
   for (std::size_t i = 0; i < quality.layers.size(); ++i) {
     const LayerSelection& layer = quality.layers[i];
     std::vector<std::string> cells = {concat("layer ", i),
-                                      share(layer.kept_mass_mean()),
+                                      share_cell(layer.kept_mass_mean()),
                                       extreme_head(layer.kept_mass, std::less<>()),
-                                      share(layer.choosing),
-                                      share(layer.kept_mass_of_choosing),
+                                      share_cell(layer.choosing),
+                                      share_cell(layer.kept_mass_of_choosing),
                                       scaled(layer.k_t.mean(), "")};
     for (const double quantile : {0.1, 0.5, 0.9}) cells.push_back(grouped(layer.k_t.quantile(quantile)));
     for (const double ratio : layer.union_over_k) cells.push_back(decimals(ratio, 2));
     table.row(std::move(cells));
   }
   table.line();
-  table.row({"all", share(quality.kept_mass_mean()), "", "", "", scaled(quality.k_mean(), "")});
+  table.row({"all", share_cell(quality.kept_mass_mean()), "", "", "", scaled(quality.k_mean(), "")});
   table.print(out);
 }
 
@@ -113,14 +113,14 @@ void print_oracle(const Report& report, std::ostream& out) {
   table.line();
   for (std::size_t i = 0; i < quality.layers.size(); ++i) {
     const OracleTotals& oracle = quality.layers[i].oracle;
-    table.row({concat("layer ", i), share(oracle.kept_mass()), share(oracle.oracle_mass()),
-               share(oracle.kept_over_oracle()), share(oracle.recall()), grouped(oracle.queries)});
+    table.row({concat("layer ", i), share_cell(oracle.kept_mass()), share_cell(oracle.oracle_mass()),
+               share_cell(oracle.kept_over_oracle()), share_cell(oracle.recall()), grouped(oracle.queries)});
   }
   table.line();
-  table.row({"mean", "", "", share(quality.kept_over_oracle_mean()), share(quality.recall_mean())});
+  table.row({"mean", "", "", share_cell(quality.kept_over_oracle_mean()), share_cell(quality.recall_mean())});
   if (const auto worst = quality.worst_layer()) {
-    table.row(
-        {concat("worst, layer ", *worst), "", "", share(quality.layers[*worst].oracle.kept_over_oracle())});
+    table.row({concat("worst, layer ", *worst), "", "",
+               share_cell(quality.layers[*worst].oracle.kept_over_oracle())});
   }
   table.print(out);
   out << "over queries that leave keys out";

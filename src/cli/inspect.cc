@@ -156,7 +156,7 @@ void print_costs(const Report& report) {
   table.print(std::cout);
 }
 
-void print(const Report& report) {
+void print_inspection(const Report& report) {
   std::cout << report.title << "\n\n" << report.config.describe();
   const std::int64_t longest = report.config.max_positions;
   if (report.options.length > longest) {
@@ -178,7 +178,7 @@ void print(const Report& report) {
 
 // ---- for programs
 
-OrderedJson to_json(const ParameterCount& count) {
+OrderedJson inspection_json(const ParameterCount& count) {
   OrderedJson json;
   json["embedding"] = count.embedding;
   json["output"] = count.output;
@@ -194,7 +194,7 @@ OrderedJson to_json(const ParameterCount& count) {
   return json;
 }
 
-OrderedJson to_json(const Operations& operations) {
+OrderedJson inspection_json(const Operations& operations) {
   OrderedJson json;
   json["projections"] = operations.projections;
   json["attention"] = operations.attention;
@@ -204,7 +204,7 @@ OrderedJson to_json(const Operations& operations) {
   return json;
 }
 
-OrderedJson to_json(const CacheBytes& bytes) {
+OrderedJson inspection_json(const CacheBytes& bytes) {
   OrderedJson json;
   json["keys"] = bytes.keys;
   json["values"] = bytes.values;
@@ -213,16 +213,16 @@ OrderedJson to_json(const CacheBytes& bytes) {
   return json;
 }
 
-OrderedJson to_json(const Cost& cost) {
+OrderedJson inspection_json(const Cost& cost) {
   OrderedJson json;
   json["keys_per_query"] = cost.keys_per_query;
-  json["prefill_flop"] = to_json(cost.prefill);
+  json["prefill_flop"] = inspection_json(cost.prefill);
   json["prefill_sigmoids"] = cost.sigmoids;
-  json["decode_flop"] = to_json(cost.decode.operations);
+  json["decode_flop"] = inspection_json(cost.decode.operations);
   json["decode_weight_bytes"] = cost.decode.weight_bytes;
-  json["decode_cache_bytes"] = to_json(cost.decode.read);
-  json["cache_bytes"] = to_json(cost.cache);
-  json["training_flop"] = to_json(cost.training);
+  json["decode_cache_bytes"] = inspection_json(cost.decode.read);
+  json["cache_bytes"] = inspection_json(cost.cache);
+  json["training_flop"] = inspection_json(cost.training);
   json["weight_bytes"] = cost.weight_bytes;
   json["training_bytes"] = cost.training_bytes;
   return json;
@@ -236,10 +236,10 @@ void print_json(const Report& report) {
   json["dtype"] = name_of(report.options.dtype);
   json["phase"] = name_of(report.options.phase);
   json["config"] = OrderedJson::parse(config_to_json({report.config, std::nullopt}));
-  json["parameters_per_layer"] = to_json(report.layer);
-  json["parameters"] = to_json(report.model);
-  json["cost"] = to_json(report.cost);
-  json["standard"] = to_json(report.standard);
+  json["parameters_per_layer"] = inspection_json(report.layer);
+  json["parameters"] = inspection_json(report.model);
+  json["cost"] = inspection_json(report.cost);
+  json["standard"] = inspection_json(report.standard);
   std::cout << json.dump(2) << '\n';
 }
 
@@ -268,7 +268,7 @@ void add_inspect(CLI::App& app, Run& run) {
   command->callback([&run, options] {
     run = [options] {
       const Report report = make_report(*options);
-      options->json ? print_json(report) : print(report);
+      options->json ? print_json(report) : print_inspection(report);
       return 0;
     };
   });

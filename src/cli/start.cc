@@ -60,11 +60,11 @@ void bound_spinning(int, char** argv, char** environment) {
   std::abort();
 }
 
-void begin(int argc, char** argv, char** environment) {
+void begin_again(int argc, char** argv, char** environment) {
   bound_spinning(argc, argv, environment);
   std::set_terminate(last_word);
 }
 
-[[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**, char**) = begin;
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)(int, char**, char**) = begin_again;
 
 }  // namespace

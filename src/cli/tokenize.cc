@@ -74,7 +74,7 @@ DocumentSource source_of(const TokenizeCommand& options, const std::string& inpu
 }
 
 // An option that would be ignored is refused.
-void check(const TokenizeCommand& options) {
+void check_tokenize(const TokenizeCommand& options) {
   check_choice("--format", options.format, {"auto", "text", "jsonl"});
   check_choice("--split", options.split, {"file", "blank-lines"});
   if (options.inputs.empty()) throw UsageError("expected files to read, or - for standard input, got none");
@@ -173,7 +173,7 @@ std::unique_ptr<Tokenizer> trained_tokenizer(const TokenizeCommand& options) {
       "the trained tokenizer");
 }
 
-void describe(const std::string& folder, const Dataset& dataset) {
+void describe_tokenizer(const std::string& folder, const Dataset& dataset) {
   std::cout << concat(folder, ": ", grouped(dataset.documents()), " documents, ", grouped(dataset.tokens()),
                       " tokens (", dataset.tokenizer_kind(), ", vocabulary ", grouped(dataset.vocab_size()),
                       "), ", fixed(dataset.bytes_per_token(), 2), " bytes a token\n");
@@ -182,11 +182,11 @@ void describe(const std::string& folder, const Dataset& dataset) {
 int tokenize(const TokenizeCommand& options) {
   if (options.check) {
     if (!options.inputs.empty()) throw UsageError("--check: expected no files to read, got some");
-    describe(options.output, Dataset(options.output, true));
+    describe_tokenizer(options.output, Dataset(options.output, true));
     std::cout << "every checksum is right\n";
     return 0;
   }
-  check(options);
+  check_tokenize(options);
   watch_interrupts();
   try {
     // Before the inputs are read for a tokenizer: a wrong folder should not cost that time.
@@ -221,7 +221,7 @@ int tokenize(const TokenizeCommand& options) {
     std::cerr << "gsa tokenize: interrupted; nothing was kept\n";
     return kInterrupted;
   }
-  describe(options.output, Dataset(options.output));
+  describe_tokenizer(options.output, Dataset(options.output));
   return 0;
 }
 

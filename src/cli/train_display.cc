@@ -21,7 +21,7 @@ namespace {
 using train::LayerStats;
 using train::StepReport;
 
-std::string number(const char* format, double value) {
+std::string number_text(const char* format, double value) {
   char text[64];
   std::snprintf(text, sizeof text, format, value);
   return text;
@@ -44,7 +44,7 @@ std::optional<double> mean_of(const std::vector<LayerStats>& layers, const Get& 
 std::optional<double> value_gate(const LayerStats& layer) { return layer.value_gate_mean; }
 std::optional<double> output_gate(const LayerStats& layer) { return layer.output_gate_mean; }
 
-double mean(const std::vector<double>& values) {
+double mean_of_layers(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
@@ -67,7 +67,7 @@ train::TrainEvents TrainDisplay::events() {
   train::TrainEvents events;
   events.step = [this](const StepReport& report) { step(report); };
   events.validation = [this](std::int64_t at, double loss) {
-    line(concat("step ", at, "  validation loss ", number("%.4f", loss)));
+    line(concat("step ", at, "  validation loss ", number_text("%.4f", loss)));
     log_->add({{"kind", "validation"}, {"step", at}, {"loss", loss}});
     if (board_) board_->add(at, {{"validation/loss", loss}});
   };
@@ -153,31 +153,31 @@ std::string TrainDisplay::summary(const StepReport& report) const {
   const auto add = [&](const std::string& part) { text += "  " + part; };
   // First, because a narrow terminal cuts the line.
   add(duration(seconds_a_step_ * static_cast<double>(config_.steps() - report.step)) + " left");
-  if (report.loss) add("loss " + number("%.4f", *report.loss));
+  if (report.loss) add("loss " + number_text("%.4f", *report.loss));
   if (!report.kl.empty()) {
     const auto worst = std::max_element(report.kl.begin(), report.kl.end());
-    add(concat("KL ", number("%.4f", mean(report.kl)), " (worst ", number("%.4f", *worst), " in layer ",
-               worst - report.kl.begin(), ")"));
+    add(concat("KL ", number_text("%.4f", mean_of_layers(report.kl)), " (worst ", number_text("%.4f", *worst),
+               " in layer ", worst - report.kl.begin(), ")"));
   }
   if (!report.kept.empty()) {
     const auto worst = std::min_element(report.kept.begin(), report.kept.end());
-    add(concat("kept ", number("%.3f", mean(report.kept)), " (worst ", number("%.3f", *worst), " in layer ",
-               worst - report.kept.begin(), ")"));
+    add(concat("kept ", number_text("%.3f", mean_of_layers(report.kept)), " (worst ",
+               number_text("%.3f", *worst), " in layer ", worst - report.kept.begin(), ")"));
   }
   if (!report.kl.empty() && !layers_.empty()) {
     add("k " +
-        number("%.1f", *mean_of(layers_, [](const LayerStats& s) { return std::optional(s.k_mean); })));
+        number_text("%.1f", *mean_of(layers_, [](const LayerStats& s) { return std::optional(s.k_mean); })));
   }
   const auto g2 = mean_of(layers_, value_gate), g1 = mean_of(layers_, output_gate);
-  if (g1) add("G1 " + number("%.3f", *g1));
-  if (g2) add("G2 " + number("%.3f", *g2));
-  if (report.loss) add("norm " + number("%.3f", report.model_norm));
-  if (!report.kl.empty()) add("indexer " + number("%.3f", report.indexer_norm));
-  add("lr " + number("%.2e", report.lr));
+  if (g1) add("G1 " + number_text("%.3f", *g1));
+  if (g2) add("G2 " + number_text("%.3f", *g2));
+  if (report.loss) add("norm " + number_text("%.3f", report.model_norm));
+  if (!report.kl.empty()) add("indexer " + number_text("%.3f", report.indexer_norm));
+  add("lr " + number_text("%.2e", report.lr));
   add(scaled(static_cast<double>(report.tokens) / report.seconds, "tok/s"));
-  add(number("%.3g TFLOPS", tflops(report)));
+  add(number_text("%.3g TFLOPS", tflops(report)));
   if (config_.output.peak_tflops > 0)
-    add("MFU " + number("%.3f", tflops(report) / config_.output.peak_tflops));
+    add("MFU " + number_text("%.3f", tflops(report) / config_.output.peak_tflops));
   add(scaled_bytes(static_cast<double>(nn::memory_in_use(device_))));
   return text;
 }
@@ -192,12 +192,12 @@ void TrainDisplay::record(const StepReport& report) {
   if (report.loss) put("loss", "train/loss", *report.loss);
   if (!report.kl.empty()) {
     json["kl"] = report.kl;
-    scalars.emplace_back("train/kl", mean(report.kl));
+    scalars.emplace_back("train/kl", mean_of_layers(report.kl));
     for (std::size_t i = 0; i < report.kl.size(); ++i) scalars.emplace_back(layer_tag("kl", i), report.kl[i]);
   }
   if (!report.kept.empty()) {
     json["kept_mass"] = report.kept;
-    scalars.emplace_back("train/kept_mass", mean(report.kept));
+    scalars.emplace_back("train/kept_mass", mean_of_layers(report.kept));
     for (std::size_t i = 0; i < report.kept.size(); ++i)
       scalars.emplace_back(layer_tag("kept_mass", i), report.kept[i]);
   }

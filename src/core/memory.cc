@@ -84,7 +84,7 @@ std::optional<std::string> group_of(const fs::path& groups, bool version2) {
   return std::nullopt;
 }
 
-void take(std::optional<MemoryRoom>& least, std::int64_t bytes, const std::string& bound) {
+void take_lower(std::optional<MemoryRoom>& least, std::int64_t bytes, const std::string& bound) {
   if (!least || bytes < least->bytes) least = MemoryRoom{std::max<std::int64_t>(bytes, 0), bound};
 }
 
@@ -106,7 +106,7 @@ void take_groups(std::optional<MemoryRoom>& least, const fs::path& root, bool ve
     if (!limit || !used) continue;
     const std::int64_t reclaimable = number_after(folder / "memory.stat", files.reclaimable).value_or(0);
     const std::string shown = group.empty() || group == "." ? "/" : concat("/", group.string());
-    take(least, *limit - *used + reclaimable, concat("the control group '", shown, "'"));
+    take_lower(least, *limit - *used + reclaimable, concat("the control group '", shown, "'"));
   }
 }
 
@@ -115,14 +115,15 @@ void take_groups(std::optional<MemoryRoom>& least, const fs::path& root, bool ve
 std::optional<MemoryRoom> memory_room(const fs::path& root) {
   std::optional<MemoryRoom> least;
   if (const auto kilobytes = number_after(root / "proc/meminfo", "MemAvailable:")) {
-    take(least, *kilobytes * 1024, "the machine");
+    take_lower(least, *kilobytes * 1024, "the machine");
   }
   take_groups(least, root, true);
   take_groups(least, root, false);
   rlimit limit = {};
   const auto pages = number_in(root / "proc/self/statm");
   if (pages && ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    take(least, static_cast<std::int64_t>(limit.rlim_cur) - *pages * ::sysconf(_SC_PAGESIZE), "ulimit -v");
+    take_lower(least, static_cast<std::int64_t>(limit.rlim_cur) - *pages * ::sysconf(_SC_PAGESIZE),
+               "ulimit -v");
   }
   return least;
 }

@@ -101,7 +101,7 @@ Drawn residual(const Sinks& sinks, const std::string& caption) {
   return drawn(chart, caption);
 }
 
-Drawn kept_mass(const SelectionQuality& quality, const std::string& caption) {
+Drawn kept_mass_chart(const SelectionQuality& quality, const std::string& caption) {
   std::vector<std::vector<double>> values;
   for (const LayerSelection& layer : quality.layers) values.push_back(layer.kept_mass);
   HeatMap map = by_layer_and_head(std::move(values));
@@ -214,7 +214,7 @@ std::vector<NamedChart> charts_of(const std::vector<Report>& reports, const std:
     }
     if (report.selection) {
       const SelectionQuality& quality = *report.selection;
-      add("kept-mass", kept_mass(quality, at));
+      add("kept-mass", kept_mass_chart(quality, at));
       if (std::isfinite(quality.kept_over_oracle_mean())) add("oracle", oracle(quality, at));
       add("key-histogram", key_histogram(quality, at));
       add("keys-by-layer", keys_by_layer(quality, at));

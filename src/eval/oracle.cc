@@ -14,7 +14,7 @@ using at::Tensor;
 // Masks are rebuilt for consecutive queries; a run of one would waste most of a kernel's tile.
 constexpr std::int64_t kRun = 16;
 
-double mean(double sum, std::int64_t count) {
+double mean_of_oracle(double sum, std::int64_t count) {
   return count > 0 ? sum / static_cast<double>(count) : std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -135,9 +135,9 @@ void OracleTotals::add(const OracleTotals& other) {
   queries += other.queries;
 }
 
-double OracleTotals::kept_mass() const { return mean(kept, queries); }
-double OracleTotals::oracle_mass() const { return mean(oracle, queries); }
-double OracleTotals::recall() const { return mean(found, queries); }
+double OracleTotals::kept_mass() const { return mean_of_oracle(kept, queries); }
+double OracleTotals::oracle_mass() const { return mean_of_oracle(oracle, queries); }
+double OracleTotals::recall() const { return mean_of_oracle(found, queries); }
 double OracleTotals::kept_over_oracle() const { return kept_mass() / oracle_mass(); }
 
 std::vector<QueryRun> spread_queries(std::int64_t length, std::int64_t wanted) {

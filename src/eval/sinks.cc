@@ -12,7 +12,7 @@ using at::Tensor;
 // Rows that are widened to float32 at a time.
 constexpr std::int64_t kRows = 4096;
 
-double mean(const std::vector<double>& values) {
+double mean_of_layers(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
   return sum / static_cast<double>(values.size());
@@ -20,12 +20,12 @@ double mean(const std::vector<double>& values) {
 
 }  // namespace
 
-double LayerSinks::first_token_mean() const { return mean(first_token); }
+double LayerSinks::first_token_mean() const { return mean_of_layers(first_token); }
 
 double Sinks::first_token_mean() const {
   std::vector<double> means;
   for (const LayerSinks& layer : layers) means.push_back(layer.first_token_mean());
-  return mean(means);
+  return mean_of_layers(means);
 }
 
 double Sinks::largest() const {

@@ -14,7 +14,9 @@ at::ScalarType real_type(const Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-Tensor rows(const Tensor& pages, const Tensor& slots) { return pages.flatten(0, 1).index_select(0, slots); }
+Tensor rows_in_slots(const Tensor& pages, const Tensor& slots) {
+  return pages.flatten(0, 1).index_select(0, slots);
+}
 
 // Keys in eight bits are numbers that the operator's type need not have: scored in float32 (float64 for float64), as
 // gsa::decode does. On the CPU, because the operators on a GPU take 16 bits only.
@@ -26,7 +28,8 @@ ops::IndexerInputs widened(const ops::IndexerInputs& indexer, const ops::PagedCa
   result.q = widen(indexer.q);
   result.w = widen(indexer.w);
   if (indexer.bias) result.bias = widen(*indexer.bias);
-  result.k = widen(rows(*pages.index_k, slots)) * widen(rows(*pages.index_k_scale, slots)).unsqueeze(1);
+  result.k = widen(rows_in_slots(*pages.index_k, slots)) *
+             widen(rows_in_slots(*pages.index_k_scale, slots)).unsqueeze(1);
   return result;
 }
 
@@ -51,7 +54,7 @@ Tensor selected_positions(const ops::IndexerInputs& indexer, const ops::PagedCac
   if (pages.index_k_scale) {
     inputs = widened(indexer, pages, slots);
   } else {
-    inputs.k = rows(*pages.index_k, slots);
+    inputs.k = rows_in_slots(*pages.index_k, slots);
   }
   inputs.q = inputs.q.unsqueeze(0);
   inputs.k = inputs.k.unsqueeze(0);

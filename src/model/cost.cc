@@ -9,7 +9,7 @@
 namespace gsa::nn {
 namespace {
 
-double real(std::int64_t value) { return static_cast<double>(value); }
+double as_real(std::int64_t value) { return static_cast<double>(value); }
 
 std::int64_t gate_weights(GateKind kind, std::int64_t d_model, std::int64_t heads, std::int64_t head_size) {
   const std::int64_t width = kind == GateKind::none       ? 0
@@ -24,28 +24,30 @@ std::int64_t qkv_biases(const AttentionConfig& a) {
 
 // Multiplications of one score: H_I products of d_I, and H_I weights.
 double score_operations(const IndexerConfig& indexer) {
-  return real(indexer.heads) * (2 * real(indexer.head_size) + 2);
+  return as_real(indexer.heads) * (2 * as_real(indexer.head_size) + 2);
 }
 
 // Weights that a token is multiplied with in one layer (biases and norms are not).
 double layer_matrix_weights(const ModelConfig& config) {
   const AttentionConfig& a = config.attention;
   const ParameterCount layer = count_layer(config);
-  const auto without_bias = [](std::int64_t weights, std::int64_t d) { return real(weights / (d + 1) * d); };
+  const auto without_bias = [](std::int64_t weights, std::int64_t d) {
+    return as_real(weights / (d + 1) * d);
+  };
   double indexer = 0;
   if (a.sparse)
     indexer =
-        real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-  return real(layer.attention - qkv_biases(a) + layer.mlp) + without_bias(layer.value_gate, a.d_model) +
+        as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+  return as_real(layer.attention - qkv_biases(a) + layer.mlp) + without_bias(layer.value_gate, a.d_model) +
          without_bias(layer.output_gate, a.d_model) + indexer;
 }
 
 CacheBytes cache_bytes(const ModelConfig& config, double rows, double index_rows, DType dtype) {
   const AttentionConfig& a = config.attention;
-  const double element = static_cast<double>(size_of(dtype)) * real(config.layers);
+  const double element = static_cast<double>(size_of(dtype)) * as_real(config.layers);
   CacheBytes bytes;
-  bytes.keys = bytes.values = rows * real(a.kv_heads * a.head_size) * element;
-  if (a.sparse) bytes.index_keys = index_rows * real(a.indexer.head_size) * element;
+  bytes.keys = bytes.values = rows * as_real(a.kv_heads * a.head_size) * element;
+  if (a.sparse) bytes.index_keys = index_rows * as_real(a.indexer.head_size) * element;
   return bytes;
 }
 
@@ -55,9 +57,9 @@ Operations training_operations(const ModelConfig& config, const Operations& forw
   const Phase phase = options.phase;
   const std::int64_t length = options.length;
   const AttentionConfig& a = config.attention;
-  const double layers = real(config.layers), score = score_operations(a.indexer);
-  const double all_output = 2 * real(length) * real(config.vocab_size) * real(a.d_model);
-  const double dense = 4 * real(a.heads * a.head_size) * visible_pairs(length) * layers;
+  const double layers = as_real(config.layers), score = score_operations(a.indexer);
+  const double all_output = 2 * as_real(length) * as_real(config.vocab_size) * as_real(a.d_model);
+  const double dense = 4 * as_real(a.heads * a.head_size) * visible_pairs(length) * layers;
   const double sampled = visible_pairs(length) * options.kl_share;  // pairs of a loss over all keys
   const bool over_all = options.kl_support == KlSupport::all;
   Operations training;
@@ -80,21 +82,21 @@ Operations training_operations(const ModelConfig& config, const Operations& forw
       training = {3 * forward.projections, 3 * forward.attention,
                   (visible_pairs(length) + 2 * (over_all ? sampled : pairs)) * score * layers,
                   3 * all_output};
-      if (over_all) training.attention += 2 * real(a.heads * a.head_size) * sampled * layers;
+      if (over_all) training.attention += 2 * as_real(a.heads * a.head_size) * sampled * layers;
       break;
   }
   if (a.sparse && phase != Phase::sparse) {
     // The indexer's own projections rest in the dense phase, and are the only ones that learn in the warm-up.
     const double weights =
-        real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-    const double once = 2 * real(length) * weights * layers;
+        as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+    const double once = 2 * as_real(length) * weights * layers;
     training.projections += phase == Phase::dense ? -3 * once : once;
   }
   if (a.sparse && phase == Phase::sparse) {
     // Their input is detached: a gradient of the weights, none of the input.
     const double weights =
-        real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-    training.projections -= 2 * real(length) * weights * layers;
+        as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+    training.projections -= 2 * as_real(length) * weights * layers;
   }
   return training;
 }
@@ -133,11 +135,11 @@ ParameterCount count_model(const ModelConfig& config) {
   return count;
 }
 
-double visible_pairs(std::int64_t length) { return 0.5 * real(length) * (real(length) + 1); }
+double visible_pairs(std::int64_t length) { return 0.5 * as_real(length) * (as_real(length) + 1); }
 
 double selected_pairs(std::int64_t length, std::int64_t k) {
   if (length <= k) return visible_pairs(length);
-  return visible_pairs(k) + real(length - k) * real(k);
+  return visible_pairs(k) + as_real(length - k) * as_real(k);
 }
 
 Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
@@ -152,32 +154,32 @@ Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
                  name_of(options.phase));
   }
   const bool selects = a.sparse && length >= a.dense_below;
-  const double layers = real(config.layers), width = real(a.heads * a.head_size);
+  const double layers = as_real(config.layers), width = as_real(a.heads * a.head_size);
   const double pairs = selects ? selected_pairs(length, a.budget.base) : visible_pairs(length);
-  const double last_keys = selects ? real(std::min(length, a.budget.base)) : real(length);
+  const double last_keys = selects ? as_real(std::min(length, a.budget.base)) : as_real(length);
   const double score = score_operations(a.indexer);
   const double matrices = layer_matrix_weights(config) * layers;
-  const double output = 2 * real(config.vocab_size) * real(a.d_model);
+  const double output = 2 * as_real(config.vocab_size) * as_real(a.d_model);
   const double element = static_cast<double>(size_of(options.dtype));
-  const double parameters = real(count_model(config).total());
+  const double parameters = as_real(count_model(config).total());
 
   Cost cost;
-  cost.keys_per_query = pairs / real(length);
-  cost.prefill = {.projections = 2 * real(length) * matrices,
+  cost.keys_per_query = pairs / as_real(length);
+  cost.prefill = {.projections = 2 * as_real(length) * matrices,
                   .attention = 4 * width * pairs * layers,
                   .indexer = selects ? score * visible_pairs(length) * layers : 0,
                   .output = output};
   if (selects && a.indexer.form == ScoreForm::sigmoid) {
-    cost.sigmoids = real(a.indexer.heads) * visible_pairs(length) * layers;
+    cost.sigmoids = as_real(a.indexer.heads) * visible_pairs(length) * layers;
   }
   cost.decode.operations = {.projections = 2 * matrices,
                             .attention = 4 * width * last_keys * layers,
-                            .indexer = selects ? score * real(length) * layers : 0,
+                            .indexer = selects ? score * as_real(length) * layers : 0,
                             .output = output};
   cost.decode.weight_bytes =
-      (parameters - real(config.tie_embeddings ? 0 : config.vocab_size * a.d_model)) * element;
-  cost.decode.read = cache_bytes(config, last_keys, selects ? real(length) : 0, options.dtype);
-  cost.cache = cache_bytes(config, real(length), real(length), options.dtype);
+      (parameters - as_real(config.tie_embeddings ? 0 : config.vocab_size * a.d_model)) * element;
+  cost.decode.read = cache_bytes(config, last_keys, selects ? as_real(length) : 0, options.dtype);
+  cost.cache = cache_bytes(config, as_real(length), as_real(length), options.dtype);
   cost.training = training_operations(config, cost.prefill, options, selects, pairs);
   cost.weight_bytes = parameters * element;
   // Weights and gradients in dtype; the master copy (where dtype is narrower) and two moments in fp32.
@@ -210,25 +212,25 @@ static std::int64_t mask_bytes(const ModelConfig& config, const TrainingMemoryOp
 }
 
 MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options) {
-  const double parameters = real(count_model(config).total()),
+  const double parameters = as_real(count_model(config).total()),
                size = static_cast<double>(size_of(options.dtype));
   const bool half = size < 4;
-  const double layer = real(layer_numbers(config)), layers = real(config.layers),
-               d = real(config.attention.d_model);
+  const double layer = as_real(layer_numbers(config)), layers = as_real(config.layers),
+               d = as_real(config.attention.d_model);
   // In fp32 the weights are their own masters.
   const double each = 2 * size + 8 + (half ? 4 : 0) + (half && options.several_batches ? 4 : 0);
   // Beside what is kept, the gradients of the block that is at work.
   const double kept = options.checkpoint_activations ? layers * d + layer : layers * layer;
-  const double masks = (options.checkpoint_activations ? 1 : layers) * real(mask_bytes(config, options));
+  const double masks = (options.checkpoint_activations ? 1 : layers) * as_real(mask_bytes(config, options));
   return {.state = parameters * each,
-          .activations = real(options.tokens) * (size * (kept + layer + 2 * d) + masks)};
+          .activations = as_real(options.tokens) * (size * (kept + layer + 2 * d) + masks)};
 }
 
 MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype) {
   const double size = static_cast<double>(size_of(dtype));
-  return {
-      .state = real(count_model(config).total()) * size,
-      .activations = real(tokens) * size * (real(layer_numbers(config)) + real(config.attention.d_model))};
+  return {.state = as_real(count_model(config).total()) * size,
+          .activations =
+              as_real(tokens) * size * (as_real(layer_numbers(config)) + as_real(config.attention.d_model))};
 }
 
 }  // namespace gsa::nn

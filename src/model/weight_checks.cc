@@ -63,7 +63,7 @@ bool has_part_of(const AttentionConfig& attention, const std::string& name) {
   return true;
 }
 
-std::string shown(const std::vector<std::int64_t>& shape) {
+std::string shown_shape(const std::vector<std::int64_t>& shape) {
   std::string text;
   for (const std::int64_t size : shape) text += concat(text.empty() ? "" : ", ", size);
   return concat("[", text, "]");
@@ -117,7 +117,7 @@ std::vector<std::string> check_tensors(const WeightFiles& weights, const TensorS
     }
     const WeightSource& source = found->second;
     if (source.tensor->shape != shape) {
-      bad_tensor(source, concat("of shape ", shown(shape)), shown(source.tensor->shape));
+      bad_tensor(source, concat("of shape ", shown_shape(shape)), shown_shape(source.tensor->shape));
     }
     if (is_mean_variance(name) && source.tensor->type != StoredType::f64) {
       bad_tensor(source, "F64", name_of(source.tensor->type));

@@ -26,7 +26,7 @@ using at::Tensor;
 
 constexpr const char* kAttentionOp = "nn::GatedSparseAttention";
 
-AttentionConfig validated(const AttentionConfig& config) {
+AttentionConfig validated_layer(const AttentionConfig& config) {
   config.validate();
   return config;
 }
@@ -212,7 +212,8 @@ Tensor apply_gate(torch::nn::Linear& gate, GateKind kind, const Tensor& x, const
 }  // namespace
 
 GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config, double norm_eps)
-    : config_(validated(config)), rope_(config_.head_size, config_.rope, /*with_attention_factor=*/true) {
+    : config_(validated_layer(config)),
+      rope_(config_.head_size, config_.rope, /*with_attention_factor=*/true) {
   auto linear = [&](const char* name, std::int64_t from, std::int64_t to, double std, bool with_bias) {
     return register_module(name, new_linear(from, to, with_bias, std));
   };

@@ -17,7 +17,7 @@ using at::Tensor;
 
 constexpr const char* kOp = "nn::Model";
 
-ModelConfig validated(const ModelConfig& config) {
+ModelConfig validated_model(const ModelConfig& config) {
   config.validate();
   return config;
 }
@@ -194,7 +194,7 @@ ParameterKind kind_of_parameter(const std::string& name) {
   return ParameterKind::base;
 }
 
-ModelImpl::ModelImpl(const ModelConfig& config) : config_(validated(config)) {
+ModelImpl::ModelImpl(const ModelConfig& config) : config_(validated_model(config)) {
   model = register_module("model", Decoder(config_));
   if (!config_.tie_embeddings) {
     const AttentionConfig& a = config_.attention;

@@ -68,7 +68,7 @@ RunReport stopped(RunReport report) {
 }
 
 // "scale with another length: 512, not 4096": the first thing in which a folder's identity differs from ours.
-std::string difference(const Json& theirs, const Json& ours) {
+std::string identity_difference(const Json& theirs, const Json& ours) {
   for (const auto& [part, mine] : ours.items()) {
     if (!theirs.contains(part)) return concat("one without ", part);
     const Json& other = theirs[part];
@@ -190,7 +190,7 @@ void claim_folder(const std::filesystem::path& folder, const Identity& identity)
     const Json wanted = Json::parse(ours.dump());
     if (theirs == wanted) return;
     bad_file(folder.string(), "a folder of the same scale, data and device (--output names another)",
-             difference(theirs, wanted));
+             identity_difference(theirs, wanted));
   }
   if (fs::exists(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {

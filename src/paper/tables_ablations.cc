@@ -6,8 +6,8 @@
 namespace gsa::paper {
 namespace {
 
-Row ablation(const Figures& figures, const std::string& name, const std::string& run,
-             const std::vector<const char*>& values, std::vector<std::string> paper = {}) {
+Row ablation_table(const Figures& figures, const std::string& name, const std::string& run,
+                   const std::vector<const char*>& values, std::vector<std::string> paper = {}) {
   Row row{name, {}, std::move(paper)};
   for (const char* value : values) row.ours.push_back(figures.first_seed(run, "eval-1", value));
   return row;
@@ -23,10 +23,10 @@ Table gates_table(const Figures& figures) {
               .columns = {{"perplexity", 3}, {"first token", 1, Form::percent}, {"largest activation", 1}},
               .paper_columns = {"PPL", "MMLU", "Stability"}};
   const std::vector<const char*> values = {"perplexity", "first_token", "largest"};
-  table.rows = {ablation(figures, "no gate", "no-gates", values, {"6.02", "59.1", "Moderate"}),
-                ablation(figures, "G2", "g2", values, {"5.82", "59.2", "Good"}),
-                ablation(figures, "G1", "g1", values, {"5.79", "60.1", "Good"}),
-                ablation(figures, "G1 + G2", "gsa", values, {"5.70", "61.4", "Excellent"})};
+  table.rows = {ablation_table(figures, "no gate", "no-gates", values, {"6.02", "59.1", "Moderate"}),
+                ablation_table(figures, "G2", "g2", values, {"5.82", "59.2", "Good"}),
+                ablation_table(figures, "G1", "g1", values, {"5.79", "60.1", "Good"}),
+                ablation_table(figures, "G1 + G2", "gsa", values, {"5.70", "61.4", "Excellent"})};
   const auto less = [&](const char* left, const char* right) {
     return figures.less_perplexity(table, left, right);
   };
@@ -67,8 +67,8 @@ Table k_table(const Figures& figures) {
   if (ruler_length > 0) table.columns.push_back({concat("RULER ", grouped(ruler_length)), 1});
   for (std::size_t i = 0; i < s.ks.size(); ++i) {
     const std::string run = run_of(s.ks[i]);
-    Row row = ablation(figures, name(s.ks[i]), run, {"perplexity", "k_mean", "kept"},
-                       i < paper.size() ? paper[i] : std::vector<std::string>{});
+    Row row = ablation_table(figures, name(s.ks[i]), run, {"perplexity", "k_mean", "kept"},
+                             i < paper.size() ? paper[i] : std::vector<std::string>{});
     row.ours.push_back(
         ratio(figures.first_seed(run, speed, "prefill"), figures.first_seed("standard", speed, "prefill")));
     if (ruler_length > 0) row.ours.push_back(figures.first_seed(run, "ruler", concat(ruler_length)));
@@ -116,10 +116,10 @@ Table indexer_table(const Figures& figures) {
                   {"recall", 1, Form::percent}}};
   const std::vector<const char*> values = {"perplexity", "k_mean", "kept", "kept_over_oracle",
                                            "oracle_recall"};
-  table.rows = {ablation(figures, "sigmoid + inverse", "gsa", values),
-                ablation(figures, "ReLU + inverse", "relu", values),
-                ablation(figures, "sigmoid + fixed", "fixed", values),
-                ablation(figures, "sigmoid + proportional", "proportional", values)};
+  table.rows = {ablation_table(figures, "sigmoid + inverse", "gsa", values),
+                ablation_table(figures, "ReLU + inverse", "relu", values),
+                ablation_table(figures, "sigmoid + fixed", "fixed", values),
+                ablation_table(figures, "sigmoid + proportional", "proportional", values)};
   const auto less = [&](const char* right) {
     return figures.less_perplexity(table, "sigmoid + inverse", right);
   };

@@ -13,7 +13,7 @@ namespace gsa::paper {
 namespace {
 
 // What is said of A beside B: "5.47 % below standard".
-std::string difference(const Claim& claim, double by) {
+std::string difference_of_means(const Claim& claim, double by) {
   const auto tell = [&](const std::string& amount) {
     return concat(amount, by < 0 ? " below " : " above ", claim.right);
   };
@@ -208,7 +208,7 @@ Finding judge(const Claim& claim) {
     return finding;
   }
   finding.left += " is";
-  finding.relation = difference(claim, by);
+  finding.relation = difference_of_means(claim, by);
   const double sign = claim.sense == Claim::Sense::below ? -1 : 1;
   const double gain = claim.allowance + sign * by;
   // In the spread's unit, which is that of logarithms for shares.

@@ -117,7 +117,7 @@ Tensor2 attend(const AttendArguments& in) {
   return {out, lse};
 }
 
-Tensor3 attend_backward(const AttendBackwardArguments& in) {
+Tensor3 backward_of_attend(const AttendBackwardArguments& in) {
   constexpr char op[] = "attend_backward";
   const auto& [q, k, v, given_mask, scale, accumulation, given_layout] = in.forward;
   const cuda::Accumulation order = bind_accumulation(op, accumulation);
@@ -237,7 +237,7 @@ Tensor2 attend_autograd(const AttendArguments& in) {
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
   implement(m, "attend", &attend_by<attend>);
-  implement(m, "attend_backward", &attend_backward_by<attend_backward>);
+  implement(m, "attend_backward", &attend_backward_by<backward_of_attend>);
 }
 
 TORCH_LIBRARY_IMPL(gsa, Meta, m) {

@@ -120,7 +120,7 @@ Tensor by_kernel(const ops::SkinnyLinearInputs& in, std::int64_t outputs) {
   return y;
 }
 
-Tensor skinny_linear(const ops::SkinnyLinearInputs& in) {
+Tensor run_skinny_linear(const ops::SkinnyLinearInputs& in) {
   const std::int64_t outputs = check_tensors(in);
   return in.x.is_cuda() ? by_kernel(in, outputs) : by_torch(in);
 }
@@ -128,7 +128,7 @@ Tensor skinny_linear(const ops::SkinnyLinearInputs& in) {
 Tensor few_linear(const ops::SkinnyLinearInputs& in) {
   TORCH_WARN_ONCE(
       "gsa::few_linear is now called gsa::skinny_linear; the old name goes with the next release");
-  return binding::skinny_linear(in);
+  return run_skinny_linear(in);
 }
 
 // ---- Fake kernel
@@ -151,7 +151,7 @@ Tensor skinny_linear_fake(const ops::SkinnyLinearInputs& in) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(gsa, m) {
-  implement(m, "skinny_linear", &skinny_linear_by<skinny_linear>);
+  implement(m, "skinny_linear", &skinny_linear_by<run_skinny_linear>);
   implement(m, "few_linear", &skinny_linear_by<few_linear>);
 }
 TORCH_LIBRARY_IMPL(gsa, Meta, m) {

@@ -176,7 +176,7 @@ struct KeptMask {
 };
 
 // The results of sparse_attend, and that mask (else undefined).
-Tensor7 run(const SparseAttendArguments& in, const std::optional<KeptMask>& keep) {
+Tensor7 select_and_attend(const SparseAttendArguments& in, const std::optional<KeptMask>& keep) {
   const char* const op = keep ? "sparse_attend_with_mask" : "sparse_attend";
   bind_accumulation(op, in.accumulation);  // of the backward pass
   const Tensor& q = in.q;
@@ -228,12 +228,12 @@ Tensor7 run(const SparseAttendArguments& in, const std::optional<KeptMask>& keep
 }
 
 Tensor6 sparse_attend(const SparseAttendArguments& in) {
-  auto [out, lse, k_t, variance, threshold, tie_cut, none] = run(in, std::nullopt);
+  auto [out, lse, k_t, variance, threshold, tie_cut, none] = select_and_attend(in, std::nullopt);
   return {out, lse, k_t, variance, threshold, tie_cut};
 }
 
 Tensor7 sparse_attend_with_mask(const SparseAttendArguments& in, const MaxKeys& max_keys) {
-  return run(in, KeptMask{max_keys});
+  return select_and_attend(in, KeptMask{max_keys});
 }
 
 Tensor3 sparse_attend_backward(const SparseAttendBackwardArguments& in) {

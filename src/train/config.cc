@@ -58,27 +58,27 @@ std::string expectation(const Option& option) {
   return option.type() + range;
 }
 
-[[noreturn]] void refuse(const Option& option, const std::string& got) {
+[[noreturn]] void refuse_key(const Option& option, const std::string& got) {
   throw UsageError(concat("option '", option.key, "': expected ", expectation(option), ", got ", got));
 }
 
 void assign(const Option& option, double value, const std::string& shown) {
-  if (!(value >= option.low && value <= option.high)) refuse(option, shown);
+  if (!(value >= option.low && value <= option.high)) refuse_key(option, shown);
   if (const auto target = std::get_if<std::int64_t*>(&option.target)) {
-    if (value != std::floor(value)) refuse(option, shown);
+    if (value != std::floor(value)) refuse_key(option, shown);
     **target = static_cast<std::int64_t>(value);
   } else if (const auto real = std::get_if<double*>(&option.target)) {
     **real = value;
   } else {
-    refuse(option, shown);
+    refuse_key(option, shown);
   }
 }
 
 void assign(const Option& option, const std::string& value) {
   const auto target = std::get_if<std::string*>(&option.target);
-  if (target == nullptr) refuse(option, quoted(value));
+  if (target == nullptr) refuse_key(option, quoted(value));
   if (!option.choices.empty() && std::ranges::find(option.choices, value) == option.choices.end()) {
-    refuse(option, with_suggestion(value, option.choices));
+    refuse_key(option, with_suggestion(value, option.choices));
   }
   **target = value;
 }
@@ -89,7 +89,7 @@ void assign(const Option& option, bool value) {
     return assign(option, std::string(value ? "true" : "false"));
   }
   const auto target = std::get_if<bool*>(&option.target);
-  if (target == nullptr) refuse(option, value ? "true" : "false");
+  if (target == nullptr) refuse_key(option, value ? "true" : "false");
   **target = value;
 }
 
@@ -133,7 +133,7 @@ void read_value(const toml::node& node, const std::string& key, const std::vecto
   } else if (const auto* real = node.as_floating_point()) {
     assign(option, real->get(), number_text(real->get()));
   } else {
-    refuse(option, "a list or a date");
+    refuse_key(option, "a list or a date");
   }
 }
 
@@ -341,12 +341,12 @@ void set_option(TrainConfig& config, const std::string& assignment) {
   if (std::holds_alternative<std::string*>(option.target)) {
     assign(option, text);
   } else if (std::holds_alternative<bool*>(option.target)) {
-    if (text != "true" && text != "false") refuse(option, concat("'", text, "'"));
+    if (text != "true" && text != "false") refuse_key(option, concat("'", text, "'"));
     assign(option, text == "true");
   } else {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) refuse(option, concat("'", text, "'"));
+    if (error != std::errc() || end != text.data() + text.size()) refuse_key(option, concat("'", text, "'"));
     assign(option, value, concat("'", text, "'"));
   }
 }

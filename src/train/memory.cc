@@ -17,7 +17,7 @@ nn::MemoryNeed need_of(const TrainConfig& config, const nn::ModelConfig& model, 
                                      .checkpoint_activations = checkpoint_activations});
 }
 
-std::string shown(double bytes) { return format_bytes(static_cast<std::int64_t>(bytes)); }
+std::string shown_bytes(double bytes) { return format_bytes(static_cast<std::int64_t>(bytes)); }
 
 }  // namespace
 
@@ -50,10 +50,11 @@ void check_memory(const TrainConfig& config, const nn::ModelConfig& model, const
   } else {
     advice = "the weights alone do not fit: a smaller model would";
   }
-  throw Error(concat("training needs about ", shown(need.total()), " of memory (", shown(need.state),
-                     " for weights, gradients and the optimiser, ", shown(need.activations), " for ", rows,
-                     " rows of ", config.data.length, " tokens at a time), and ", room.bound, " has ",
-                     format_bytes(room.bytes), " left; ", advice));
+  throw Error(concat("training needs about ", shown_bytes(need.total()), " of memory (",
+                     shown_bytes(need.state), " for weights, gradients and the optimiser, ",
+                     shown_bytes(need.activations), " for ", rows, " rows of ", config.data.length,
+                     " tokens at a time), and ", room.bound, " has ", format_bytes(room.bytes), " left; ",
+                     advice));
 }
 
 }  // namespace gsa::train

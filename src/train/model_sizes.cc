@@ -8,15 +8,15 @@
 namespace gsa::train {
 namespace {
 
-[[noreturn]] void refuse(const std::string& key, const std::string& expected, const std::string& got) {
+[[noreturn]] void refuse_size(const std::string& key, const std::string& expected, const std::string& got) {
   throw UsageError(concat("option '", key, "': expected ", expected, ", got ", got));
 }
 
 template <typename T>
-std::string shown(const T& value) {
+std::string shown_value(const T& value) {
   return concat(value);
 }
-std::string shown(bool value) { return value ? "true" : "false"; }
+std::string shown_value(bool value) { return value ? "true" : "false"; }
 
 // One field at a time: nothing where the option is not set, and no other value than the owner's where there
 // is one.
@@ -28,7 +28,8 @@ class Chooser {
   template <typename T>
   void operator()(const char* key, bool is_set, const T& asked, T& field) const {
     if (!is_set || asked == field) return;
-    if (!owner_.empty()) refuse(key, concat(shown(field), ", as ", owner_, " has it"), shown(asked));
+    if (!owner_.empty())
+      refuse_size(key, concat(shown_value(field), ", as ", owner_, " has it"), shown_value(asked));
     field = asked;
   }
   void operator()(const char* key, std::int64_t asked, std::int64_t& field) const {
@@ -106,7 +107,7 @@ void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
   if (attention.sparse) {
     apply_indexer_sizes(options, attention, stored && stored->attention.sparse ? folder : "");
   } else if (const std::string key = about_indexer(options); !key.empty()) {
-    refuse("model.system", concat("a system with an indexer for ", key), "one without");
+    refuse_size("model.system", concat("a system with an indexer for ", key), "one without");
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 using gsa::testing::TemporaryFolder;
 using gsa::testing::write_text;
 
-std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer, const std::string& text) {
+std::vector<std::int32_t> ids_of_text(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(text, ids);
   return ids;
@@ -26,8 +26,8 @@ std::string all_bytes() {
 TEST(ByteTokenizer, GivesBytesBack) {
   const auto tokenizer = byte_tokenizer();
   EXPECT_EQ(tokenizer->vocab_size(), 258);
-  EXPECT_EQ(tokenizer->decode(ids_of(*tokenizer, all_bytes())), all_bytes());
-  EXPECT_EQ(ids_of(*tokenizer, "Az"), (std::vector<std::int32_t>{'A', 'z'}));
+  EXPECT_EQ(tokenizer->decode(ids_of_text(*tokenizer, all_bytes())), all_bytes());
+  EXPECT_EQ(ids_of_text(*tokenizer, "Az"), (std::vector<std::int32_t>{'A', 'z'}));
   EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{tokenizer->bos(), 'A', tokenizer->eos()}), "A");
   EXPECT_THROW(tokenizer->decode(std::vector<std::int32_t>{258}), Error);
   EXPECT_THROW(tokenizer->decode(std::vector<std::int32_t>{-1}), Error);
@@ -41,7 +41,7 @@ std::string bytes_of_all(const Tokenizer& tokenizer, const std::vector<std::int3
 
 TEST(ByteTokenizer, BytesOfTokensAreTheText) {
   const auto tokenizer = byte_tokenizer();
-  EXPECT_EQ(bytes_of_all(*tokenizer, ids_of(*tokenizer, all_bytes())), all_bytes());
+  EXPECT_EQ(bytes_of_all(*tokenizer, ids_of_text(*tokenizer, all_bytes())), all_bytes());
   EXPECT_EQ(tokenizer->bytes_of(tokenizer->eos()), "");
   EXPECT_THROW(tokenizer->bytes_of(258), Error);
 }
@@ -92,11 +92,11 @@ TEST_F(SentencePiece, GivesAnyTextBack) {
   for (const std::string text :
        {"the keeper walks", " leading  and double  spaces ", "line\nafter\n\nline\ttab",
         "Größe, 漢字 and 🙂 are not in the vocabulary", "", "1234567"}) {
-    EXPECT_EQ(tokenizer->decode(ids_of(*tokenizer, text)), text);
+    EXPECT_EQ(tokenizer->decode(ids_of_text(*tokenizer, text)), text);
   }
   // Digits stand alone, so that numbers are read digit by digit.
-  EXPECT_GE(ids_of(*tokenizer, "1234567").size(), 7u);
-  EXPECT_LT(ids_of(*tokenizer, "the keeper of lamp").size(), 10u);
+  EXPECT_GE(ids_of_text(*tokenizer, "1234567").size(), 7u);
+  EXPECT_LT(ids_of_text(*tokenizer, "the keeper of lamp").size(), 10u);
   EXPECT_THROW(tokenizer->decode(std::vector<std::int32_t>{340}), Error);
 }
 
@@ -104,7 +104,7 @@ TEST_F(SentencePiece, GivesAnyTextBack) {
 TEST_F(SentencePiece, BytesOfTokensAreTheText) {
   const auto tokenizer = sentencepiece_tokenizer(*model, "model");
   for (const std::string text : {"the  keeper\n of lamp 12 ", " Zürich \xF0\x9F\x8C\x8A 灯", "\t"}) {
-    EXPECT_EQ(bytes_of_all(*tokenizer, ids_of(*tokenizer, text)), text);
+    EXPECT_EQ(bytes_of_all(*tokenizer, ids_of_text(*tokenizer, text)), text);
   }
   EXPECT_EQ(tokenizer->bytes_of(tokenizer->bos()), "");
   EXPECT_EQ(tokenizer->bytes_of(tokenizer->eos()), "");
@@ -120,7 +120,7 @@ TEST_F(SentencePiece, IsKeptInAFolder) {
   EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(file->fingerprint(), tokenizer->fingerprint());
   EXPECT_NE(tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
-  EXPECT_EQ(ids_of(*again, "the harbour"), ids_of(*tokenizer, "the harbour"));
+  EXPECT_EQ(ids_of_text(*again, "the harbour"), ids_of_text(*tokenizer, "the harbour"));
 }
 
 TEST_F(SentencePiece, TrainingSaysWhatIsWrong) {
@@ -150,7 +150,7 @@ TEST_F(SentencePiece, PiecesOfLinesGiveTheIdsOfTheWhole) {
   std::vector<std::int32_t> pieces;
   tokenizer->encode(first, pieces);
   tokenizer->encode(second, pieces);
-  EXPECT_EQ(pieces, ids_of(*tokenizer, first + second));
+  EXPECT_EQ(pieces, ids_of_text(*tokenizer, first + second));
 }
 
 }  // namespace

@@ -34,9 +34,7 @@ struct Traits {
   // relative to the mean square distance from that score: larger than the variance where it is an outlier.
   bool moments_around_first = false;
 
-  // Whether products run on matrix units. These take factors in the storage type, so that probabilities and
-  // their gradients are rounded before the second product (the plain implementation that errors are compared
-  // with then does the same), and their kernels have shapes of their own to be tested.
+  // Whether products run on matrix units, whose kernels have shapes of their own to be tested.
   bool matrix_units = false;
 };
 const Traits& traits();
@@ -47,6 +45,11 @@ inline DType any_dtype() { return traits().dtypes.front(); }
 // first is what users get.
 std::vector<std::string> ways();
 void use_way(const std::string& way);
+
+// Whether attend rounds probabilities to the storage type before the second product, on the way in use: matrix units
+// and the processor's own products of bfloat16 take both factors in that type. The plain
+// implementation that errors are compared with then does the same.
+bool rounds_weights(DType stored);
 
 // How much larger the error may be on the way in use than what the tests allow.
 double error_slack(DType stored);

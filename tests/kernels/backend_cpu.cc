@@ -14,6 +14,8 @@ const Traits& traits() {
 std::vector<std::string> ways() { return simd_available(); }
 void use_way(const std::string& way) { use_simd(way); }
 
+bool rounds_weights(DType stored) { return stored == DType::bf16 && bf16_products(); }
+
 // SSE4 has no fused multiply-add: every step rounds twice. In 16 bits the one rounding at the end outweighs
 // that.
 double error_slack(DType stored) { return simd_in_use() == "SSE4" && size_of(stored) > 2 ? 2 : 1; }

@@ -41,7 +41,7 @@ void with_arithmetic(DType type, const Body& body) {
 // How the plain implementation keeps factors of its second products, on this backend.
 template <typename Real>
 reference::Kept<Real> kept_as(DType type) {
-  if (!backend::traits().matrix_units) return nullptr;
+  if (!backend::rounds_weights(type)) return nullptr;
   if (type == DType::bf16) return [](Real x) { return static_cast<Real>(round_to(DType::bf16, x)); };
   if (type == DType::f16) return [](Real x) { return static_cast<Real>(round_to(DType::f16, x)); };
   return nullptr;

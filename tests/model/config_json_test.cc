@@ -15,7 +15,7 @@ namespace {
 
 using gsa::testing::expect_error;
 
-ConfigFile parse(const std::string& text) { return config_from_json(text, "config.json"); }
+ConfigFile parse_config(const std::string& text) { return config_from_json(text, "config.json"); }
 
 void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(config_to_json({a, DType::f32}), config_to_json({b, DType::f32}));
@@ -27,7 +27,7 @@ TEST(ConfigJson, EveryPresetAndSystemComesBack) {
       SCOPED_TRACE(preset + " " + system);
       ModelConfig config = ModelConfig::preset(preset);
       apply(config, system_by_name(system));
-      const ConfigFile back = parse(config_to_json({config, DType::bf16}));
+      const ConfigFile back = parse_config(config_to_json({config, DType::bf16}));
       expect_same(config, back.config);
       EXPECT_EQ(back.dtype, DType::bf16);
       EXPECT_EQ(system_of(back.config.attention), system_by_name(system));
@@ -66,7 +66,7 @@ TEST(ConfigJson, EveryFieldComesBack) {
   a.rope.yarn.beta_fast = 31;
   a.rope.yarn.beta_slow = 2;
   a.rope.yarn.attention_factor = 1.25;
-  const ModelConfig back = parse(config_to_json({config, std::nullopt})).config;
+  const ModelConfig back = parse_config(config_to_json({config, std::nullopt})).config;
   expect_same(config, back);
   const AttentionConfig& b = back.attention;
   EXPECT_EQ(back.eos_ids, config.eos_ids);
@@ -83,7 +83,7 @@ TEST(ConfigJson, EveryFieldComesBack) {
   EXPECT_EQ(b.dense_below, 17);
   EXPECT_EQ(b.value_gate, GateKind::headwise);
   EXPECT_EQ(b.gate_init_std, 0.0017);
-  EXPECT_FALSE(parse(config_to_json({config, std::nullopt})).dtype.has_value());
+  EXPECT_FALSE(parse_config(config_to_json({config, std::nullopt})).dtype.has_value());
 }
 
 // Older files, and others', may leave it out; what it meant then is what it means.
@@ -93,27 +93,27 @@ TEST(ConfigJson, ARotatedShareThatIsLeftOutIsOneHalf) {
   Json json = Json::parse(config_to_json({config, DType::f32}));
   EXPECT_EQ(json["index_rope_fraction"], 1.0);
   json.erase("index_rope_fraction");
-  EXPECT_EQ(parse(json.dump()).config.attention.indexer.rope_fraction, 0.5);
+  EXPECT_EQ(parse_config(json.dump()).config.attention.indexer.rope_fraction, 0.5);
   // Without an indexer there is nothing to remember: one that is added is a new one.
   ModelConfig dense = config;
   apply(dense, System::gated_only);
-  EXPECT_EQ(parse(config_to_json({dense, DType::f32})).config.attention.indexer.rope_fraction, 1);
+  EXPECT_EQ(parse_config(config_to_json({dense, DType::f32})).config.attention.indexer.rope_fraction, 1);
 }
 
 TEST(ConfigJson, ATemperatureThatIsLeftOutIsOne) {
   const ModelConfig config = ModelConfig::preset("tiny");
   Json json = Json::parse(config_to_json({config, DType::f32}));
   EXPECT_EQ(json["index_temperature"], 0.1);
-  EXPECT_EQ(parse(json.dump()).config.attention.indexer.temperature.value, 0.1);
+  EXPECT_EQ(parse_config(json.dump()).config.attention.indexer.temperature.value, 0.1);
   json.erase("index_temperature");
-  ModelConfig old = parse(json.dump()).config;
+  ModelConfig old = parse_config(json.dump()).config;
   EXPECT_EQ(old.attention.indexer.temperature.value, 1);
   apply(old, System::gsa);  // named once more: still the indexer that it has
   EXPECT_EQ(old.attention.indexer.temperature.value, 1);
   // An indexer that is added is a new one.
   ModelConfig dense = config;
   apply(dense, System::gated_only);
-  dense = parse(config_to_json({dense, DType::f32})).config;
+  dense = parse_config(config_to_json({dense, DType::f32})).config;
   apply(dense, System::gsa);
   EXPECT_EQ(dense.attention.indexer.temperature.value, 0.1);
 }
@@ -141,9 +141,9 @@ TEST(ConfigJson, TheNameIsTransformersAndTheOldOneIsRead) {
   EXPECT_EQ(json["architectures"], Json::array({"GatedSparseAttentionForCausalLM"}));
   json["model_type"] = "gsa";
   json["architectures"] = Json::array({"GsaForCausalLM"});
-  expect_same(config, parse(json.dump()).config);
+  expect_same(config, parse_config(json.dump()).config);
   json.erase("index_topk");  // no Llama: our keys are asked for
-  EXPECT_THROW(parse(json.dump()), Error);
+  EXPECT_THROW(parse_config(json.dump()), Error);
 }
 
 // As transformers 4 writes it, with its usual company.
@@ -156,7 +156,7 @@ constexpr const char* kLlama2 = R"({
   "use_cache": true, "vocab_size": 32000})";
 
 TEST(ConfigJson, ReadsWhatOthersWrite) {
-  const ConfigFile file = parse(kLlama2);
+  const ConfigFile file = parse_config(kLlama2);
   EXPECT_EQ(system_of(file.config.attention), System::standard);
   EXPECT_EQ(file.config.attention.kv_heads, 32);  // as many as heads where the file does not say
   EXPECT_EQ(file.config.attention.head_size, 128);
@@ -171,7 +171,7 @@ TEST(ConfigJson, ReadsWhatOthersWrite) {
   json["rope_parameters"] = {{"rope_theta", 500000.0}, {"rope_type", "default"}};
   json["num_key_value_heads"] = 8;
   json["eos_token_id"] = Json::array({3, 4});
-  const ConfigFile newer = parse(json.dump());
+  const ConfigFile newer = parse_config(json.dump());
   EXPECT_EQ(newer.dtype, DType::bf16);
   EXPECT_EQ(newer.config.attention.rope.theta, 500000);
   EXPECT_EQ(newer.config.attention.kv_heads, 8);
@@ -188,29 +188,29 @@ TEST(ConfigJson, FamiliesComeAndGoAsThemselves) {
     Json json = Json::parse(kLlama2);
     json["model_type"] = type;
     json["sliding_window"] = nullptr;
-    ModelConfig config = parse(json.dump()).config;
+    ModelConfig config = parse_config(json.dump()).config;
     EXPECT_EQ(config.attention.qkv_bias, bias);
     EXPECT_EQ(config.attention.qk_norm, norm);
     const Json again = Json::parse(config_to_json({config, DType::bf16}));
     EXPECT_EQ(again["model_type"], written);
     EXPECT_EQ(again["architectures"], Json::array({architecture}));
     EXPECT_FALSE(again.contains("qkv_bias") || again.contains("qk_norm"));
-    EXPECT_EQ(parse(again.dump()).config.attention.qk_norm, norm);
+    EXPECT_EQ(parse_config(again.dump()).config.attention.qk_norm, norm);
     // Any other system is ours, and says what its family said.
     apply(config, System::gsa);
     const Json ours = Json::parse(config_to_json({config, DType::bf16}));
     EXPECT_EQ(ours["model_type"], "gated_sparse_attention");
     EXPECT_EQ(ours.contains("qkv_bias"), bias);
     EXPECT_EQ(ours.contains("qk_norm"), norm);
-    EXPECT_EQ(parse(ours.dump()).config.attention.qkv_bias, bias);
-    EXPECT_EQ(parse(ours.dump()).config.attention.qk_norm, norm);
+    EXPECT_EQ(parse_config(ours.dump()).config.attention.qkv_bias, bias);
+    EXPECT_EQ(parse_config(ours.dump()).config.attention.qk_norm, norm);
   }
   // Both at once is nobody's family.
-  ModelConfig both = parse(kLlama2).config;
+  ModelConfig both = parse_config(kLlama2).config;
   both.attention.qkv_bias = both.attention.qk_norm = true;
   const Json json = Json::parse(config_to_json({both, DType::f32}));
   EXPECT_EQ(json["model_type"], "gated_sparse_attention");
-  EXPECT_EQ(system_of(parse(json.dump()).config.attention), System::standard);
+  EXPECT_EQ(system_of(parse_config(json.dump()).config.attention), System::standard);
 }
 
 TEST(ConfigJson, AWindowInForceIsRefused) {
@@ -221,31 +221,36 @@ TEST(ConfigJson, AWindowInForceIsRefused) {
     return json.dump();
   };
   const Json qwen = {{"use_sliding_window", false}, {"sliding_window", 1024}, {"max_window_layers", 28}};
-  EXPECT_NO_THROW(parse(with("qwen2", qwen)));
-  EXPECT_NO_THROW(parse(with("qwen3", {{"use_sliding_window", true}, {"sliding_window", 4096}})));
+  EXPECT_NO_THROW(parse_config(with("qwen2", qwen)));
+  EXPECT_NO_THROW(parse_config(with("qwen3", {{"use_sliding_window", true}, {"sliding_window", 4096}})));
+  EXPECT_NO_THROW(parse_config(
+      with("qwen3", {{"use_sliding_window", true}, {"sliding_window", 8}, {"max_window_layers", 32}})));
+  EXPECT_NO_THROW(parse_config(
+      with("qwen2", {{"layer_types", Json::array({"full_attention"})}, {"sliding_window", nullptr}})));
+  EXPECT_NO_THROW(parse_config(with("mistral", {{"sliding_window", nullptr}})));
   EXPECT_NO_THROW(
-      parse(with("qwen3", {{"use_sliding_window", true}, {"sliding_window", 8}, {"max_window_layers", 32}})));
-  EXPECT_NO_THROW(
-      parse(with("qwen2", {{"layer_types", Json::array({"full_attention"})}, {"sliding_window", nullptr}})));
-  EXPECT_NO_THROW(parse(with("mistral", {{"sliding_window", nullptr}})));
-  EXPECT_NO_THROW(parse(with("mistral", Json::object())));  // absent: 4096, which covers every position
+      parse_config(with("mistral", Json::object())));  // absent: 4096, which covers every position
   for (const std::string& text :
        {with("mistral", {{"sliding_window", 1024}}),
         with("qwen2", {{"use_sliding_window", true}, {"sliding_window", 1024}}),
         with("qwen3", {{"layer_types", Json::array({"sliding_attention"})}, {"sliding_window", 1024}})}) {
-    expect_error([&] { parse(text); },
+    expect_error([&] { parse_config(text); },
                  {"no sliding window", "at least the 4096 of max_position_embeddings", "a window of 1024"});
   }
-  expect_error([&] { parse(with("mistral", {{"max_position_embeddings", 32768}})); }, {"a window of 4096"});
+  expect_error(
+      [&] {
+        parse_config(with("mistral", {{"max_position_embeddings", 32768}}));
+      },
+      {"a window of 4096"});
 }
 
 TEST(ConfigJson, ScalingsOfPositions) {
   const auto scaled = [](const Json& scaling) {
     Json json = Json::parse(kLlama2);
     json["rope_scaling"] = scaling;
-    const ModelConfig config = parse(json.dump()).config;
+    const ModelConfig config = parse_config(json.dump()).config;
     const Json again = Json::parse(config_to_json({config, DType::f32}));
-    EXPECT_EQ(parse(again.dump()).config.attention.describe(), config.attention.describe());
+    EXPECT_EQ(parse_config(again.dump()).config.attention.describe(), config.attention.describe());
     EXPECT_EQ(again["rope_scaling"]["rope_type"], scaling["rope_type"]);
     return config.attention.rope;
   };
@@ -271,7 +276,7 @@ TEST(ConfigJson, ScalingsOfPositions) {
   EXPECT_FALSE(yarn.truncate);
   EXPECT_NEAR(attention_factor(yarn), (0.07 * std::log(4) + 1) / (0.04 * std::log(4) + 1), 1e-15);
   // YaRN goes beside neither of the others.
-  ModelConfig config = parse(kLlama2).config;
+  ModelConfig config = parse_config(kLlama2).config;
   config.attention.rope.linear_factor = 2;
   extend(config, 1);
   expect_error([&] { extend(config, 2); }, {"linear scaling"});
@@ -292,7 +297,7 @@ TEST_P(BadFiles, SayWhatIsWrong) {
   Json json = Json::parse(config_to_json({config, DType::f32}));
   GetParam().damage(json);
   for (const std::string& part : GetParam().parts) {
-    expect_error([&] { parse(json.dump()); }, {"file 'config.json'", part});
+    expect_error([&] { parse_config(json.dump()); }, {"file 'config.json'", part});
   }
 }
 
@@ -385,7 +390,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConfigJson, WhatIsNoObject) {
   for (const char* text : {"", "[]", "3", "{", "{} x", "{\"a\":1,}", "// x\n{}", "{\"a\":NaN}", "\xff"}) {
-    expect_error([&] { parse(text); }, {"file 'config.json'", "expected", "got"});
+    expect_error([&] { parse_config(text); }, {"file 'config.json'", "expected", "got"});
   }
 }
 

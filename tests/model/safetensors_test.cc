@@ -26,13 +26,13 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
   return file;
 }
 
-SafetensorsHeader parse(const std::string& file, const SafetensorsLimits& limits = {}) {
+SafetensorsHeader parse_header(const std::string& file, const SafetensorsLimits& limits = {}) {
   return parse_safetensors(std::as_bytes(std::span(file.data(), file.size())), "x.safetensors", limits);
 }
 
 void expect_refused(const std::string& file, std::initializer_list<std::string> parts) {
-  expect_error([&] { parse(file); }, {"file 'x.safetensors'", "expected", "got"});
-  expect_error([&] { parse(file); }, parts);
+  expect_error([&] { parse_header(file); }, {"file 'x.safetensors'", "expected", "got"});
+  expect_error([&] { parse_header(file); }, parts);
 }
 
 constexpr const char* kTwo =
@@ -40,7 +40,7 @@ constexpr const char* kTwo =
     R"("a":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})";
 
 TEST(Safetensors, ReadsTensorsInTheOrderOfTheirBytes) {
-  const SafetensorsHeader header = parse(file_of(kTwo, 32));
+  const SafetensorsHeader header = parse_header(file_of(kTwo, 32));
   ASSERT_EQ(header.tensors.size(), 2u);
   EXPECT_EQ(header.tensors[0].name, "a");
   EXPECT_EQ(header.tensors[0].type, StoredType::f64);
@@ -64,9 +64,9 @@ TEST(Safetensors, TypesOfTensorsGoThereAndBack) {
 }
 
 TEST(Safetensors, EmptyTensorsAndEmptyFilesAreFiles) {
-  EXPECT_TRUE(parse(file_of("{}", 0)).tensors.empty());
-  EXPECT_TRUE(parse(file_of("{}      ", 0)).tensors.empty());  // padded, as writers do
-  const auto header = parse(file_of(R"({"e":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]}})", 0));
+  EXPECT_TRUE(parse_header(file_of("{}", 0)).tensors.empty());
+  EXPECT_TRUE(parse_header(file_of("{}      ", 0)).tensors.empty());  // padded, as writers do
+  const auto header = parse_header(file_of(R"({"e":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]}})", 0));
   EXPECT_EQ(header.tensors.size(), 1u);
 }
 
@@ -167,16 +167,16 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Safetensors, OwnLimitsHold) {
   SafetensorsLimits limits;
   limits.tensors = 1;
-  expect_error([&] { parse(file_of(kTwo, 32), limits); }, {"at most 1 tensors"});
+  expect_error([&] { parse_header(file_of(kTwo, 32), limits); }, {"at most 1 tensors"});
   limits = {};
   limits.name_bytes = 0;
-  expect_error([&] { parse(file_of(kTwo, 32), limits); }, {"at most 0 bytes"});
+  expect_error([&] { parse_header(file_of(kTwo, 32), limits); }, {"at most 0 bytes"});
   limits = {};
   limits.metadata_bytes = 7;
-  expect_error([&] { parse(file_of(kTwo, 32), limits); }, {"7 bytes of metadata"});
+  expect_error([&] { parse_header(file_of(kTwo, 32), limits); }, {"7 bytes of metadata"});
   limits = {};
   limits.header_bytes = 10;
-  expect_error([&] { parse(file_of(kTwo, 32), limits); }, {"at most 10 bytes"});
+  expect_error([&] { parse_header(file_of(kTwo, 32), limits); }, {"at most 10 bytes"});
 }
 
 // ---- writing ----
@@ -228,11 +228,11 @@ TEST(Safetensors, EveryCutIsRefused) {
   std::vector<std::vector<std::byte>> storage;
   write_safetensors(folder / "x", sample(storage));
   const std::string whole = read_file(folder / "x", 1 << 20);
-  EXPECT_NO_THROW(parse(whole));
+  EXPECT_NO_THROW(parse_header(whole));
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THROW(parse(whole.substr(0, size)), Error) << size;
+    EXPECT_THROW(parse_header(whole.substr(0, size)), Error) << size;
   }
-  EXPECT_THROW(parse(whole + '\0'), Error);
+  EXPECT_THROW(parse_header(whole + '\0'), Error);
 }
 
 // A flipped bit is either noticed or stands in a name or in data; nothing else may come of it.
@@ -246,7 +246,7 @@ TEST(Safetensors, FlippedBitsDoNoHarm) {
       std::string damaged = whole;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
       try {
-        const auto header = parse(damaged);
+        const auto header = parse_header(damaged);
         EXPECT_EQ(header.tensors.size(), 5u);
       } catch (const Error&) {
       }

@@ -28,7 +28,7 @@ Problem make_problem(std::int64_t tokens, std::int64_t size, std::int64_t vocabu
   return p;
 }
 
-Tensor plain(const Problem& p) {
+Tensor plain_loss(const Problem& p) {
   const auto options =
       torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum).ignore_index(kIgnoredTarget);
   return torch::nn::functional::cross_entropy(p.hidden.mm(p.weight.t()), p.targets, options);
@@ -52,7 +52,7 @@ TEST_P(CrossEntropy, IsTorchsInValueAndGradients) {
   (ours * 0.7).backward();
   const Tensor dh = p.hidden.grad().clone(), dw = p.weight.grad().clone();
   p.hidden.mutable_grad() = p.weight.mutable_grad() = Tensor();
-  const Tensor theirs = plain(p);
+  const Tensor theirs = plain_loss(p);
   (theirs * 0.7).backward();
   EXPECT_NEAR(ours.item<double>(), theirs.item<double>(), 1e-10 * theirs.item<double>());
   EXPECT_LT(error(dh, p.hidden.grad()), 1e-12);
@@ -70,10 +70,10 @@ TEST(CrossEntropyTypes, ErrorIsThatOfTheType) {
     exact.hidden = low.hidden.detach().to(torch::kFloat64).requires_grad_();
     exact.weight = low.weight.detach().to(torch::kFloat64).requires_grad_();
     exact.targets = low.targets;
-    plain(exact).backward();
-    const double loss = plain(exact).item<double>();
+    plain_loss(exact).backward();
+    const double loss = plain_loss(exact).item<double>();
 
-    const Tensor theirs = plain(low);
+    const Tensor theirs = plain_loss(low);
     theirs.backward();
     const Tensor their_dh = low.hidden.grad().clone(), their_dw = low.weight.grad().clone();
     low.hidden.mutable_grad() = low.weight.mutable_grad() = Tensor();
@@ -128,10 +128,10 @@ TEST(CrossEntropyTypes, RunsUnderAutocast) {
   at::autocast::clear_cache();
   sum.backward();
   EXPECT_EQ(p.weight.grad().scalar_type(), torch::kFloat32);
-  EXPECT_NEAR(sum.item<double>() / plain(p).item<double>(), 1, 0.01);
+  EXPECT_NEAR(sum.item<double>() / plain_loss(p).item<double>(), 1, 0.01);
 }
 
-void expect_error(const Problem& p, const std::string& argument, const std::string& got) {
+void expect_loss_error(const Problem& p, const std::string& argument, const std::string& got) {
   try {
     cross_entropy_sum(p.hidden, p.weight, p.targets);
     FAIL() << "accepted";
@@ -147,18 +147,18 @@ TEST(CrossEntropyErrors, NameTheArgument) {
   Problem q = p;
   q.targets = p.targets.clone();
   q.targets[3] = 9;
-  expect_error(q, "targets", "9");
+  expect_loss_error(q, "targets", "9");
   q.targets[3] = -1;
-  expect_error(q, "targets", "-1");
+  expect_loss_error(q, "targets", "-1");
   q.targets = p.targets.to(torch::kInt32);
-  expect_error(q, "targets", "Int");
+  expect_loss_error(q, "targets", "Int");
   q = p;
   q.weight = p.weight.to(torch::kFloat64);
-  expect_error(q, "weight", "Double");
+  expect_loss_error(q, "weight", "Double");
   q.weight = torch::zeros({9, 5});
-  expect_error(q, "weight", "[9, 5]");
+  expect_loss_error(q, "weight", "[9, 5]");
   q.hidden = torch::zeros({8});
-  expect_error(q, "hidden", "Float [8]");
+  expect_loss_error(q, "hidden", "Float [8]");
 }
 
 }  // namespace

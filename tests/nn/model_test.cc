@@ -231,7 +231,7 @@ TEST(Model, RunsInEveryType) {
 // ---- errors ----
 
 template <typename Call>
-void expect_error(const Call& call, const std::string& argument, const std::string& got) {
+void expect_model_error(const Call& call, const std::string& argument, const std::string& got) {
   try {
     call();
     FAIL() << "accepted";
@@ -248,23 +248,23 @@ TEST(ModelErrors, NameArgumentExpectedAndGot) {
   const auto forward = [&](const Tensor& t, const ModelForwardOptions& o = {}) {
     return [&model, t, o] { model->forward(t, o); };
   };
-  expect_error(forward(tokens.to(torch::kInt32)), "tokens", "Int");
-  expect_error(forward(tokens[0]), "tokens", "Long [8]");
-  expect_error(forward(tokens + kVocabulary), "tokens", "");
-  expect_error(forward(tokens - kVocabulary), "tokens", "-");
+  expect_model_error(forward(tokens.to(torch::kInt32)), "tokens", "Int");
+  expect_model_error(forward(tokens[0]), "tokens", "Long [8]");
+  expect_model_error(forward(tokens + kVocabulary), "tokens", "");
+  expect_model_error(forward(tokens - kVocabulary), "tokens", "-");
   ModelForwardOptions options;
   options.cu_seqlens = torch::tensor({0, 8}, torch::kInt64);
-  expect_error(forward(tokens, options), "tokens", "Long [2, 8]");
+  expect_model_error(forward(tokens, options), "tokens", "Long [2, 8]");
   options.cu_seqlens = torch::tensor({0, 9}, torch::kInt64);
-  expect_error(forward(tokens[0], options), "cu_seqlens", "0 to 9");
+  expect_model_error(forward(tokens[0], options), "cu_seqlens", "0 to 9");
   options = {};
   options.positions = torch::zeros({2, 7}, torch::kInt64);
-  expect_error(forward(tokens, options), "positions", "Long [2, 7]");
-  expect_error([&] { model->loss(tokens, tokens.slice(1, 0, 7)); }, "targets", "Long [2, 7]");
-  expect_error([&] { model->loss(tokens, tokens + 40); }, "targets", "");
+  expect_model_error(forward(tokens, options), "positions", "Long [2, 7]");
+  expect_model_error([&] { model->loss(tokens, tokens.slice(1, 0, 7)); }, "targets", "Long [2, 7]");
+  expect_model_error([&] { model->loss(tokens, tokens + 40); }, "targets", "");
   auto dense = make_model(small_model(small(AttentionConfig::standard())));
-  expect_error([&] { dense->forward(tokens, {.phase = Phase::sparse}); }, "phase", "sparse");
-  expect_error([&] { dense->forward(tokens, {.want_kl = true}); }, "want_kl", "true");
+  expect_model_error([&] { dense->forward(tokens, {.phase = Phase::sparse}); }, "phase", "sparse");
+  expect_model_error([&] { dense->forward(tokens, {.want_kl = true}); }, "want_kl", "true");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ bool power_of_two(std::int64_t x) { return x > 0 && (x & (x - 1)) == 0; }
 
 // 128 rows share what is copied, at the price of a larger union. Without a mask there is no price, and little
 // where a query selects a good part of all keys.
-int rows_of(const AttendFacts& facts) {
+int tile_rows_of(const AttendFacts& facts) {
   if (!facts.masked) return 128;
   constexpr int kMaxQueries = 64;  // of a tile with a mask: one bit each in a word
   const bool wide = facts.max_selected * 4 >= facts.longest_keys;
@@ -35,7 +35,7 @@ AttendConfig choose_attend(const AttendFacts& facts) {
                                 : "";
   if (*config.why != '\0') return config;
   const int head_size = static_cast<int>(facts.head_size);
-  config.rows = rows_of(facts);
+  config.rows = tile_rows_of(facts);
   config.stages = attend_stages(head_size, config.rows);
   config.shared_memory = attend_shared_memory(head_size, config.rows);
   if (config.shared_memory > facts.device.shared_memory) {

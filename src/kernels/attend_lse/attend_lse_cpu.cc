@@ -18,21 +18,22 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-template <typename T>
+// T: of sums and the softmax. P: of products, as keys are packed.
+template <typename T, typename P>
 void lse_of_tile(const AttendLseArgs& a, const SampledTile& sampled, std::int64_t kv_head,
                  AttendScratch<T>& scratch) {
   const AttendShape& shape = a.shape;
   const std::int64_t n = sampled.sequence, queries = sampled.queries;
   const QueryTile tile{n, sampled.first_query - a.sequences.q_begin[n], queries};
   const TilePlace place(a.sequences, tile);
-  const std::int64_t group = shape.heads / shape.kv_heads, width = padded(shape.head_size);
-  const std::int64_t rows = queries * group, block = block_size(width, 2);
-  T* q = scratch.q.template get<T>(rows * width);
+  const std::int64_t group = shape.heads / shape.kv_heads, width = row_width<P>(shape.head_size);
+  const std::int64_t rows = queries * group, block = block_size<P>(width, 2);
+  P* q = scratch.q.template get<P>(rows * width);
   T* maximum = scratch.maximum.template get<T>(rows * kGroup);
   T* sum = scratch.sum.template get<T>(rows * kGroup);
-  T* k = scratch.k.template get<T>(block * width);
+  P* k = scratch.k.template get<P>(block * width);
   T* logits = scratch.tile.template get<T>(tile_size(block));
-  load_rows(a.q, shape, place.query, queries, kv_head, group, static_cast<T>(shape.scale), q);
+  load_queries<T>(a.q, shape, place.query, queries, kv_head, group, q);
   std::fill_n(maximum, rows * kGroup, -std::numeric_limits<T>::infinity());
   std::fill_n(sum, rows * kGroup, T(0));
   const KeyRows k_rows = rows_of(a.k, shape, place, kv_head);
@@ -45,7 +46,7 @@ void lse_of_tile(const AttendLseArgs& a, const SampledTile& sampled, std::int64_
                      HWY_ALIGN T factor[kGroupSize] = {};
                      std::copy_n(maximum + row * kGroup, count * kGroup, row_maximum);
                      std::copy_n(sum + row * kGroup, count * kGroup, row_sums);
-                     dot_tile(q + row * width, count, k, slots, visible, width, logits);
+                     dot_logits(shape, q + row * width, count, k, slots, visible, width, logits);
                      softmax_update(logits, visible, count, row_maximum, row_sums, factor);
                      std::copy_n(row_maximum, count * kGroup, maximum + row * kGroup);
                      std::copy_n(row_sums, count * kGroup, sum + row * kGroup);
@@ -60,7 +61,7 @@ void lse_of_tile(const AttendLseArgs& a, const SampledTile& sampled, std::int64_
   }
 }
 
-template <typename T>
+template <typename T, typename P = T>
 void attend_lse_typed(const AttendLseArgs& a, const Parallel& parallel) {
   const std::vector<SampledTile> tiles = sampled_tiles(a.sequences, a.tiles);
   if (a.tiles.number != nullptr) {
@@ -72,14 +73,18 @@ void attend_lse_typed(const AttendLseArgs& a, const Parallel& parallel) {
   parallel.run(tasks, [&](std::int64_t task, int worker) {
     // The last tiles see the most keys: they go first.
     const std::int64_t from_last = tasks - 1 - task;
-    lse_of_tile(a, tiles[static_cast<std::size_t>(from_last / kv_heads)], from_last % kv_heads,
-                scratch[static_cast<std::size_t>(worker)]);
+    lse_of_tile<T, P>(a, tiles[static_cast<std::size_t>(from_last / kv_heads)], from_last % kv_heads,
+                      scratch[static_cast<std::size_t>(worker)]);
   });
 }
 
 void attend_lse_target(const AttendLseArgs& args, const Parallel& parallel) {
-  args.shape.dtype == DType::f64 ? attend_lse_typed<double>(args, parallel)
-                                 : attend_lse_typed<float>(args, parallel);
+  if (args.shape.dtype == DType::f64) return attend_lse_typed<double>(args, parallel);
+#if GSA_BF16_PRODUCTS
+  if (args.shape.dtype == DType::bf16 && bf16_products())
+    return attend_lse_typed<float, Bf16>(args, parallel);
+#endif
+  attend_lse_typed<float>(args, parallel);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -10,10 +10,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "hwy/cache_control.h"
 #include "kernels/attention/attend_shape.h"
+#include "kernels/common/bf16_tile-inl.h"
 #include "kernels/common/key_block.h"
 #include "kernels/common/key_rows.h"
 #include "kernels/common/scratch.h"
@@ -31,10 +33,12 @@ struct AttendScratch {
   std::uint16_t slots[KeyBlock::kMaxSize + kGroup];
 };
 
-// Keys of a block such that `arrays` packed arrays of floats take half of a 1 MiB L2 cache. A function of the
-// head size alone: block borders are part of a query's arithmetic.
+// Keys of a block such that `arrays` packed arrays of P take half of a 1 MiB L2 cache (double counts as float). A
+// function of P and the head size alone: block borders are part of a query's arithmetic.
+template <typename P = float>
 HWY_INLINE std::int64_t block_size(std::int64_t width, std::int64_t arrays) {
-  const std::int64_t keys = (std::int64_t{1} << 17) / (width * arrays) / 32 * 32;
+  constexpr std::int64_t kBytes = std::min(sizeof(P), sizeof(float));
+  const std::int64_t keys = (std::int64_t{1} << 19) / (kBytes * width * arrays) / 32 * 32;
   return std::clamp<std::int64_t>(keys, 64, KeyBlock::kMaxSize);
 }
 
@@ -53,14 +57,60 @@ HWY_INLINE void load_rows(const ConstRows& src, const AttendShape& shape, std::i
   }
 }
 
-// dst[slot - begin, padded(size)] = columns [column, column + size) of the block's keys in slots [begin,
+// dst[query, head of the group, width] = rows of the group of kv_head, ready for dot_logits(): as products are taken,
+// scaled where these are of floats.
+template <typename T, typename P>
+HWY_INLINE void load_queries(const ConstRows& src, const AttendShape& shape, std::int64_t query,
+                             std::int64_t count, std::int64_t kv_head, std::int64_t group, P* dst) {
+  if constexpr (std::is_same_v<T, P>) {
+    load_rows(src, shape, query, count, kv_head, group, static_cast<T>(shape.scale), dst);
+  } else {
+    const std::int64_t width = row_width<P>(shape.head_size);
+    for (std::int64_t row = 0; row < count * group; ++row) {
+      const std::int64_t head = kv_head * group + row % group;
+      pack_row(dst + row * width,
+               at(src.data, shape.dtype, (query + row / group) * src.token_stride + head * src.head_stride),
+               shape.dtype, shape.head_size);
+    }
+  }
+}
+
+// dot_tile() of scaled queries.
+template <typename T, typename P>
+HWY_INLINE void dot_logits(const AttendShape& shape, const P* q, int row_count, const P* packed,
+                           const std::uint16_t* slots, std::int64_t count, std::int64_t width, T* tile) {
+  if constexpr (std::is_same_v<T, P>) {
+    dot_tile(q, row_count, packed, slots, count, width, tile);
+  } else {
+    dot_tile(q, row_count, packed, slots, count, width, static_cast<T>(shape.scale), tile);
+  }
+}
+
+// The weights of a tile as combine() takes them; those of another type than T take the tile's memory.
+template <typename P, typename T>
+HWY_INLINE const P* weights_of(T* tile, std::int64_t count) {
+  if constexpr (std::is_same_v<T, P>) {
+    return tile;
+  } else {
+    return rounded_weights(tile, count);
+  }
+}
+
+// A row that combine() has written, with its columns in their order.
+template <typename P, typename T>
+HWY_INLINE const T* combined_row(T* row, std::int64_t width) {
+  if constexpr (!std::is_same_v<T, P>) in_order(row, width);
+  return row;
+}
+
+// dst[slot - begin, row_width(size)] = columns [column, column + size) of the block's keys in slots [begin,
 // end). next: the block that comes after it, if any; its first rows are asked for ahead.
 template <typename T>
 HWY_INLINE void pack_panel(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
                            std::int64_t begin, std::int64_t end, std::int64_t column, std::int64_t size,
                            T* dst) {
   constexpr std::int64_t kAhead = 8;  // rows; a union of selected keys has no pattern that hardware foresees
-  const std::int64_t width = padded(size), element = static_cast<std::int64_t>(size_of(type));
+  const std::int64_t width = row_width<T>(size), element = static_cast<std::int64_t>(size_of(type));
   const std::int64_t bytes = size * element, offset = column * element;
   const auto fetch = [&](std::int64_t position) {
     const char* row = rows.at(position) + offset;
@@ -74,11 +124,11 @@ HWY_INLINE void pack_panel(const KeyRows& rows, DType type, const KeyBlock& keys
     } else if (ahead - keys.count() < following) {
       fetch(next->position(ahead - keys.count()));
     }
-    load_row<T>(dst + (i - begin) * width, rows.at(keys.position(i)) + offset, type, size, T(1));
+    pack_row(dst + (i - begin) * width, rows.at(keys.position(i)) + offset, type, size);
   }
 }
 
-// dst[slot, padded(size)]: those columns of all keys of the block.
+// dst[slot, row_width(size)]: those columns of all keys of the block.
 template <typename T>
 HWY_INLINE void pack_columns(const KeyRows& rows, DType type, const KeyBlock& keys, const KeyBlock* next,
                              std::int64_t column, std::int64_t size, T* dst) {

@@ -72,7 +72,7 @@ ConstRows from(const ConstRows& rows, std::int64_t row, DType dtype) {
   return result;
 }
 
-ConstRows rows_of(const ConstPages& pages) {
+ConstRows pooled_rows_of(const ConstPages& pages) {
   return {pages.data, pages.token_stride, pages.head_stride, pages.page_stride};
 }
 
@@ -135,7 +135,7 @@ void select_chunk(const DecodeArgs& args, const Chunk& chunk, const Mask& mask, 
           .indexer = {.heads = args.index_heads,
                       .head_size = args.index_head_size,
                       .q = from(args.index_q, chunk.first_row, dtype),
-                      .k = rows_of(args.index_k),
+                      .k = pooled_rows_of(args.index_k),
                       .w = from(args.index_w, chunk.first_row, dtype),
                       .bias = args.index_bias,
                       .scale = args.index_scale,
@@ -180,8 +180,8 @@ void decode_cpu(const DecodeArgs& args, const Parallel& parallel) {
     const Rows out = {out_at(args, chunk.first_row, 0), args.out.token_stride, args.out.head_stride};
     attend({.shape = args.shape,
             .q = from(args.q, chunk.first_row, dtype),
-            .k = rows_of(args.k),
-            .v = rows_of(args.v),
+            .k = pooled_rows_of(args.k),
+            .v = pooled_rows_of(args.v),
             .mask = mask,
             .sequences = chunk.sequences(),
             .pages = pages_of(args, chunk),

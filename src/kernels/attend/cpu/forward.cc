@@ -23,29 +23,30 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-template <typename T>
+// T: of sums and the softmax. P: of products, as keys are packed.
+template <typename T, typename P>
 class AttendTile {
  public:
   AttendTile(const AttendArgs& args, AttendScratch<T>& scratch)
       : a_(args),
         s_(scratch),
         group_(args.shape.heads / args.shape.kv_heads),
-        width_(padded(args.shape.head_size)) {}
+        width_(row_width<P>(args.shape.head_size)) {}
 
   void run(const QueryTile& tile, std::int64_t kv_head) {
     const TilePlace place(a_.sequences, tile);
     const std::int64_t rows = tile.count * group_;
-    q_ = s_.q.template get<T>(rows * width_);
+    q_ = s_.q.template get<P>(rows * width_);
     out_ = s_.out.template get<T>(rows * width_);
     maximum_ = s_.maximum.template get<T>(rows * kGroup);
     sum_ = s_.sum.template get<T>(rows * kGroup);
-    load_rows(a_.q, a_.shape, place.query, tile.count, kv_head, group_, static_cast<T>(a_.shape.scale), q_);
+    load_queries<T>(a_.q, a_.shape, place.query, tile.count, kv_head, group_, q_);
     std::fill_n(out_, rows * width_, T(0));
     std::fill_n(maximum_, rows * kGroup, -std::numeric_limits<T>::infinity());
     std::fill_n(sum_, rows * kGroup, T(0));
-    const std::int64_t block = block_size(width_, 2);
-    T* k = s_.k.template get<T>(block * width_);
-    T* v = s_.v.template get<T>(block * width_);
+    const std::int64_t block = block_size<P>(width_, 2);
+    P* k = s_.k.template get<P>(block * width_);
+    P* v = s_.v.template get<P>(block * width_);
     tile_ = s_.tile.template get<T>(tile_size(block));
     const std::size_t element = size_of(a_.shape.dtype);
     const KeyRows k_rows(a_.k, a_.pages, tile.sequence, place.key, kv_head, element);
@@ -63,16 +64,16 @@ class AttendTile {
 
  private:
   // Rows [row, row + count) meet the keys in `slots`.
-  void visit(std::int64_t row, int count, const std::uint16_t* slots, std::int64_t n, const T* k,
-             const T* v) {
+  void visit(std::int64_t row, int count, const std::uint16_t* slots, std::int64_t n, const P* k,
+             const P* v) {
     HWY_ALIGN T maximum[kGroupSize] = {};
     HWY_ALIGN T sum[kGroupSize] = {};
     HWY_ALIGN T factor[kGroupSize] = {};
     std::copy_n(maximum_ + row * kGroup, count * kGroup, maximum);
     std::copy_n(sum_ + row * kGroup, count * kGroup, sum);
-    dot_tile(q_ + row * width_, count, k, slots, n, width_, tile_);
+    dot_logits(a_.shape, q_ + row * width_, count, k, slots, n, width_, tile_);
     softmax_update(tile_, n, count, maximum, sum, factor);
-    combine(tile_, factor, count, v, slots, n, width_, out_ + row * width_);
+    combine(weights_of<P>(tile_, n), factor, count, v, slots, n, width_, out_ + row * width_);
     std::copy_n(maximum, count * kGroup, maximum_ + row * kGroup);
     std::copy_n(sum, count * kGroup, sum_ + row * kGroup);
   }
@@ -86,7 +87,8 @@ class AttendTile {
         // An empty selection leaves total = 0, and 0 * (1 / 0) is the NaN that the contract asks for.
         store_row<T>(at(a_.out.data, a_.shape.dtype,
                         (place.query + i) * a_.out.token_stride + head * a_.out.head_stride),
-                     a_.shape.dtype, out_ + row * width_, a_.shape.head_size, T(1) / total);
+                     a_.shape.dtype, combined_row<P>(out_ + row * width_, width_), a_.shape.head_size,
+                     T(1) / total);
         if (a_.lse != nullptr) {
           static_cast<T*>(a_.lse)[(place.query + i) * a_.shape.heads + head] =
               log_sum(maximum_[row * kGroup], total);
@@ -99,26 +101,27 @@ class AttendTile {
   AttendScratch<T>& s_;
   const std::int64_t group_;
   const std::int64_t width_;
-  T *q_ = nullptr, *out_ = nullptr, *maximum_ = nullptr, *sum_ = nullptr, *tile_ = nullptr;
+  P* q_ = nullptr;
+  T *out_ = nullptr, *maximum_ = nullptr, *sum_ = nullptr, *tile_ = nullptr;
 };
 
 // Sequences with one query each: decoding.
-template <typename T>
+template <typename T, typename P>
 void attend_singly(const AttendArgs& args, std::vector<AttendScratch<T>>& scratch, const Parallel& parallel) {
   const std::vector<QueryTile> tiles = make_tiles(args.sequences, 1);
   const std::int64_t count = static_cast<std::int64_t>(tiles.size());
   if (count < 2 * std::int64_t{parallel.workers()}) {
-    WideAttend<T> wide(args, scratch.data(), parallel);
+    WideAttend<T, P> wide(args, scratch.data(), parallel);
     for (const QueryTile& tile : tiles) wide.run(tile);
     return;
   }
   parallel.run(count, [&](std::int64_t task, int worker) {
-    WideAttend<T>(args, &scratch[static_cast<std::size_t>(worker)], serial())
+    WideAttend<T, P>(args, &scratch[static_cast<std::size_t>(worker)], serial())
         .run(tiles[static_cast<std::size_t>(task)]);
   });
 }
 
-template <typename T>
+template <typename T, typename P = T>
 void attend_typed(const AttendArgs& args, const Parallel& parallel) {
   constexpr std::int64_t kTile = 256, kLeastTile = 32;
   const std::int64_t kv_heads = args.shape.kv_heads, workers = parallel.workers();
@@ -127,19 +130,19 @@ void attend_typed(const AttendArgs& args, const Parallel& parallel) {
   std::int64_t size = kTile;
   std::vector<QueryTile> tiles = make_tiles(args.sequences, size);
   if (std::all_of(tiles.begin(), tiles.end(), [](const QueryTile& tile) { return tile.count == 1; })) {
-    return attend_singly(args, scratch, parallel);
+    return attend_singly<T, P>(args, scratch, parallel);
   }
   const auto tasks = [&] { return static_cast<std::int64_t>(tiles.size()) * kv_heads; };
   while (tasks() < 4 * workers && size > kLeastTile) tiles = make_tiles(args.sequences, size /= 2);
   if (tasks() < 2 * workers) {
-    WideAttend<T> wide(args, scratch.data(), parallel);
+    WideAttend<T, P> wide(args, scratch.data(), parallel);
     for (const QueryTile& tile : make_tiles(args.sequences, wide.queries_at_once())) wide.run(tile);
     return;
   }
   parallel.run(tasks(), [&](std::int64_t task, int worker) {
     // The last tiles see the most keys: they go first, so that no thread is left alone with one at the end.
     const std::int64_t from_last = tasks() - 1 - task;
-    AttendTile<T>(args, scratch[static_cast<std::size_t>(worker)])
+    AttendTile<T, P>(args, scratch[static_cast<std::size_t>(worker)])
         .run(tiles[static_cast<std::size_t>(from_last / kv_heads)], from_last % kv_heads);
   });
 }
@@ -147,6 +150,10 @@ void attend_typed(const AttendArgs& args, const Parallel& parallel) {
 void attend_target(const AttendArgs& args, const Parallel& parallel) {
   if (args.shape.dtype == DType::f64) {
     attend_typed<double>(args, parallel);
+#if GSA_BF16_PRODUCTS
+  } else if (args.shape.dtype == DType::bf16 && bf16_products()) {
+    attend_typed<float, Bf16>(args, parallel);
+#endif
   } else {
     attend_typed<float>(args, parallel);
   }

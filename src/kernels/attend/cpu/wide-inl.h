@@ -30,7 +30,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gsa {
 namespace HWY_NAMESPACE {
 
-template <typename T>
+// T and P as in cpu/forward.cc.
+template <typename T, typename P>
 class WideAttend {
  public:
   // scratch: one for each worker.
@@ -41,8 +42,8 @@ class WideAttend {
         kv_heads_(args.shape.kv_heads),
         group_(args.shape.heads / args.shape.kv_heads),
         quads_((group_ + kTileRows - 1) / kTileRows),
-        width_(padded(args.shape.head_size)),
-        block_(block_size(width_, 2)) {}
+        width_(row_width<P>(args.shape.head_size)),
+        block_(block_size<P>(width_, 2)) {}
 
   // Queries of a tile whose logits stay below 64 MiB of floats, where that is possible.
   std::int64_t queries_at_once() const {
@@ -80,8 +81,8 @@ class WideAttend {
   std::vector<Columns> cut_columns(std::int64_t workers) const {
     const std::int64_t heads = std::max<std::int64_t>(1, kv_heads_ / workers);
     const std::int64_t slices =
-        std::clamp<std::int64_t>((workers + kv_heads_ - 1) / kv_heads_, 1, width_ / kPad);
-    const std::int64_t size = padded((width_ + slices - 1) / slices);
+        std::clamp<std::int64_t>((workers + kv_heads_ - 1) / kv_heads_, 1, width_ / row_width<P>(1));
+    const std::int64_t size = row_width<P>((width_ + slices - 1) / slices);
     std::vector<Columns> columns;
     for (std::int64_t h = 0; h < kv_heads_; h += heads) {
       for (std::int64_t c = 0; c < a_.shape.head_size; c += size) {
@@ -95,12 +96,11 @@ class WideAttend {
   void prepare(const TilePlace& place, const QueryTile& tile) {
     queries_ = tile.count;
     blocks_ = (place.position + tile.count + block_ - 1) / block_;
-    q_ = q_memory_.get<T>(kv_heads_ * queries_ * group_ * width_);
+    q_ = q_memory_.get<P>(kv_heads_ * queries_ * group_ * width_);
     k_rows_.clear();
     v_rows_.clear();
     for (std::int64_t h = 0; h < kv_heads_; ++h) {
-      load_rows(a_.q, a_.shape, place.query, queries_, h, group_, static_cast<T>(a_.shape.scale),
-                q_ + h * queries_ * group_ * width_);
+      load_queries<T>(a_.q, a_.shape, place.query, queries_, h, group_, q_ + h * queries_ * group_ * width_);
       k_rows_.emplace_back(a_.k, a_.pages, tile.sequence, place.key, h, size_of(a_.shape.dtype));
       v_rows_.emplace_back(a_.v, a_.pages, tile.sequence, place.key, h, size_of(a_.shape.dtype));
     }
@@ -141,6 +141,10 @@ class WideAttend {
   T* logits_at(std::int64_t kv_head, std::int64_t quad, std::size_t block) const {
     return logits_ + (kv_head * quads_ + quad) * logits_of_quad_ + begins_[block];
   }
+  // The same place after the softmax.
+  const P* weights_at(std::int64_t kv_head, std::int64_t quad, std::size_t block) const {
+    return reinterpret_cast<const P*>(logits_at(kv_head, quad, block));
+  }
   T* factor_at(std::int64_t kv_head, std::int64_t quad, std::size_t block) const {
     return factors_ +
            ((kv_head * quads_ + quad) * queries_ * blocks_ + static_cast<std::int64_t>(block)) * kGroupSize;
@@ -170,7 +174,7 @@ class WideAttend {
   // block, so they are packed a few at a time, all heads of the same tokens one after another.
   template <class Body>
   void for_keys(const TilePlace& place, const std::vector<KeyRows>& rows, const Columns& c,
-                const KeyBlock& keys, const KeyBlock* next, AttendScratch<T>& s, T* packed,
+                const KeyBlock& keys, const KeyBlock* next, AttendScratch<T>& s, P* packed,
                 const Body& body) {
     if (queries_ == 1) {
       for (std::int64_t j = 0; j < kPanel; ++j) s.slots[j] = static_cast<std::uint16_t>(j);
@@ -194,17 +198,18 @@ class WideAttend {
 
   // Step 1, for positions [begin, end).
   void logits(const TilePlace& place, std::int64_t begin, std::int64_t end, AttendScratch<T>& s) {
-    T* k = s.k.template get<T>(block_ * width_);
+    P* k = s.k.template get<P>(block_ * width_);
     const Columns all = {0, kv_heads_, 0, a_.shape.head_size};
     for_blocks(a_.mask, place, queries_, block_, begin, end, s.blocks,
                [&](const KeyBlock& keys, const KeyBlock* next) {
                  for_keys(place, k_rows_, all, keys, next, s, k,
                           [&](std::int64_t h, std::int64_t i, const std::uint16_t* slots, std::int64_t n,
                               std::int64_t first) {
-                            const T* q = q_ + (h * queries_ + i) * group_ * width_;
+                            const P* q = q_ + (h * queries_ + i) * group_ * width_;
                             for (std::int64_t quad = 0; quad < quads_; ++quad) {
-                              dot_tile(q + quad * kTileRows * width_, rows_of_quad(quad), k, slots, n, width_,
-                                       logits_at(h, quad, index(i, keys)) + first * kTileRows);
+                              dot_logits(a_.shape, q + quad * kTileRows * width_, rows_of_quad(quad), k,
+                                         slots, n, width_,
+                                         logits_at(h, quad, index(i, keys)) + first * kTileRows);
                             }
                           });
                });
@@ -221,6 +226,7 @@ class WideAttend {
       if (counts_[block] == 0) continue;
       softmax_update(logits_at(kv_head, quad, block), counts_[block], rows, maximum, sum,
                      factor_at(kv_head, quad, block));
+      weights_of<P>(logits_at(kv_head, quad, block), counts_[block]);
     }
     for (int r = 0; r < rows; ++r) {
       const std::int64_t head = kv_head * group_ + quad * kTileRows + r;
@@ -235,8 +241,8 @@ class WideAttend {
 
   // Step 3.
   void values(const TilePlace& place, const Columns& c, AttendScratch<T>& s) {
-    const std::int64_t width = padded(c.size), rows = queries_ * group_;
-    T* v = s.v.template get<T>(block_ * width);
+    const std::int64_t width = row_width<P>(c.size), rows = queries_ * group_;
+    P* v = s.v.template get<P>(block_ * width);
     T* out = s.out.template get<T>((c.head_end - c.head) * rows * width);
     std::fill_n(out, (c.head_end - c.head) * rows * width, T(0));
     T unchanged[kGroupSize];
@@ -248,7 +254,7 @@ class WideAttend {
                  T* to = out + ((h - c.head) * rows + i * group_) * width;
                  const std::size_t block = index(i, keys);
                  for (std::int64_t quad = 0; quad < quads_; ++quad) {
-                   combine(logits_at(h, quad, block) + first * kTileRows,
+                   combine(weights_at(h, quad, block) + first * kTileRows,
                            first == 0 ? factor_at(h, quad, block) : unchanged, rows_of_quad(quad), v, slots,
                            n, width, to + quad * kTileRows * width);
                  }
@@ -259,7 +265,8 @@ class WideAttend {
       // An empty selection leaves a total of 0, and 0 * (1 / 0) is the NaN that the contract asks for.
       store_row<T>(at(a_.out.data, a_.shape.dtype,
                       (place.query + i) * a_.out.token_stride + head * a_.out.head_stride + c.first),
-                   a_.shape.dtype, out + row * width, c.size, T(1) / totals_[i * a_.shape.heads + head]);
+                   a_.shape.dtype, combined_row<P>(out + row * width, width), c.size,
+                   T(1) / totals_[i * a_.shape.heads + head]);
     }
   }
 
@@ -275,7 +282,8 @@ class WideAttend {
   std::vector<KeyRows> k_rows_, v_rows_;       // [key/value head]
   std::vector<std::int64_t> counts_, begins_;  // [query, block]: keys, and where logits begin
   std::int64_t logits_of_quad_ = 0;
-  T *q_ = nullptr, *logits_ = nullptr, *factors_ = nullptr, *totals_ = nullptr;
+  P* q_ = nullptr;
+  T *logits_ = nullptr, *factors_ = nullptr, *totals_ = nullptr;
 };
 
 }  // namespace HWY_NAMESPACE

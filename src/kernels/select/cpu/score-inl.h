@@ -64,6 +64,42 @@ ScoreQuery<T> load_score_query(const Indexer& x, DType type, std::int64_t query,
   return {q, bias, w};
 }
 
+#if GSA_BF16_PRODUCTS
+// One query whose products are those of bfloat16: coordinates in pairs, as they came; factor makes the product what
+// the sigmoid or ReLU wants.
+template <>
+struct ScoreQuery<Bf16> {
+  const Bf16* q;      // [groups, pairs, 4, 2]
+  const float* bias;  // [groups, 4]
+  const float* w;     // [groups, 4]
+  float factor;
+};
+
+HWY_INLINE std::int64_t coordinate_pairs(const Indexer& x) { return (x.head_size + 1) / 2; }
+
+// memory: score_query_size() floats.
+HWY_INLINE ScoreQuery<Bf16> load_pair_query(const Indexer& x, std::int64_t query, float* memory) {
+  const std::int64_t groups = head_groups(x), pairs = coordinate_pairs(x);
+  std::fill(memory, memory + score_query_size(x), 0.0f);
+  float* bias = memory;
+  float* w = bias + groups * kHeadsAtOnce;
+  Bf16* q = reinterpret_cast<Bf16*>(w + groups * kHeadsAtOnce);
+  const bool sigmoid = x.form == ScoreForm::sigmoid;
+  const float sign = sigmoid ? static_cast<float>(-Base<float>::kLogE) : 1.0f;
+  for (std::int64_t j = 0; j < x.heads; ++j) {
+    const void* row = at(x.q.data, DType::bf16, query * x.q.token_stride + j * x.q.head_stride);
+    for (std::int64_t c = 0; c < x.head_size; ++c) {
+      const std::int64_t place = (j / kHeadsAtOnce * pairs + c / 2) * kHeadsAtOnce + j % kHeadsAtOnce;
+      std::memcpy(q + 2 * place + c % 2, static_cast<const Bf16*>(row) + c, sizeof(Bf16));
+    }
+    w[j] = load_value<float>(at(x.w.data, DType::bf16, query * x.w.token_stride + j * x.w.head_stride),
+                             DType::bf16);
+    if (x.bias != nullptr) bias[j] = sign * load_value<float>(at(x.bias, DType::bf16, j), DType::bf16);
+  }
+  return {q, bias, w, sign * static_cast<float>(x.scale)};
+}
+#endif
+
 // e = 2^y of one head; large y is cut so that products of two stay finite. sigmoid = 1 / (1 + e).
 HWY_INLINE FloatVec one_plus_power(FloatVec y) {
   const FloatTag d;
@@ -77,6 +113,21 @@ HWY_INLINE FloatVec add_sigmoids(FloatVec sum, FloatVec y0, FloatVec y1, float w
   const FloatVec e1 = one_plus_power(y1);
   const FloatVec numerator = hn::MulAdd(hn::Set(d, w0), e1, hn::Mul(hn::Set(d, w1), e0));
   return hn::Add(sum, hn::Div(numerator, hn::Mul(e0, e1)));
+}
+
+// sum + what one group of heads gives, where y are their arguments.
+template <int kHeads>
+HWY_INLINE FloatVec add_heads(FloatVec sum, const FloatVec (&y)[kHeads], const float* HWY_RESTRICT w,
+                              bool sigmoid) {
+  const FloatTag d;
+  if (sigmoid) {
+    int h = 0;
+    for (; h + 2 <= kHeads; h += 2) sum = add_sigmoids(sum, y[h], y[h + 1], w[h], w[h + 1]);
+    if (h < kHeads) sum = hn::Add(sum, hn::Div(hn::Set(d, w[h]), one_plus_power(y[h])));
+  } else {
+    for (int h = 0; h < kHeads; ++h) sum = hn::MulAdd(hn::Set(d, w[h]), at_least(d, 0.0f, y[h]), sum);
+  }
+  return sum;
 }
 
 template <int kHeads>
@@ -99,18 +150,12 @@ HWY_INLINE void score_columns(const float* HWY_RESTRICT q, const float* HWY_REST
     }
   }
   for (int v = 0; v < kColumnsAtOnce; ++v) {
-    FloatVec sum = first ? hn::Zero(d) : hn::Load(d, scores + v * kLanes);
-    if (sigmoid) {
-      int h = 0;
-      for (; h + 2 <= kHeads; h += 2) sum = add_sigmoids(sum, acc[h][v], acc[h + 1][v], w[h], w[h + 1]);
-      if (h < kHeads) sum = hn::Add(sum, hn::Div(hn::Set(d, w[h]), one_plus_power(acc[h][v])));
-    } else {
-      for (int h = 0; h < kHeads; ++h) {
-        const FloatVec y = hn::MulAdd(acc[h][v], hn::Set(d, scale), hn::Set(d, bias[h]));
-        sum = hn::MulAdd(hn::Set(d, w[h]), at_least(d, 0.0f, y), sum);
-      }
+    const FloatVec sum = first ? hn::Zero(d) : hn::Load(d, scores + v * kLanes);
+    FloatVec y[kHeads];
+    for (int h = 0; h < kHeads; ++h) {
+      y[h] = sigmoid ? acc[h][v] : hn::MulAdd(acc[h][v], hn::Set(d, scale), hn::Set(d, bias[h]));
     }
-    hn::Store(sum, d, scores + v * kLanes);
+    hn::Store(add_heads(sum, y, w, sigmoid), d, scores + v * kLanes);
   }
 }
 
@@ -149,6 +194,70 @@ HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<float>& query, co
     }
   }
 }
+
+#if GSA_BF16_PRODUCTS
+#pragma GCC push_options
+#pragma GCC target("avx512bf16")
+template <int kHeads>
+HWY_INLINE void score_pairs(const Bf16* HWY_RESTRICT q, const float* HWY_RESTRICT bias,
+                            const float* HWY_RESTRICT w, std::int64_t pairs, bool sigmoid, float factor,
+                            bool first, const std::uint32_t* HWY_RESTRICT strip, const NextStrip& next,
+                            float* HWY_RESTRICT scores) {
+  const FloatTag d;
+  FloatVec acc[kHeads][kColumnsAtOnce];
+  for (int h = 0; h < kHeads; ++h) {
+    for (int v = 0; v < kColumnsAtOnce; ++v) acc[h][v] = hn::Zero(d);
+  }
+  for (std::int64_t c = 0; c < pairs; ++c) {
+    next.fetch(2 * c);
+    next.fetch(2 * c + 1);
+    __m512i k[kColumnsAtOnce];
+    for (int v = 0; v < kColumnsAtOnce; ++v) k[v] = _mm512_load_si512(strip + c * kStrip + v * kLanes);
+    for (int h = 0; h < kHeads; ++h) {
+      const __m512i x = bf16::both(q + 2 * (c * kHeadsAtOnce + h));
+      for (int v = 0; v < kColumnsAtOnce; ++v) acc[h][v].raw = bf16::add_products(acc[h][v].raw, x, k[v]);
+    }
+  }
+  for (int v = 0; v < kColumnsAtOnce; ++v) {
+    const FloatVec sum = first ? hn::Zero(d) : hn::Load(d, scores + v * kLanes);
+    FloatVec y[kHeads];
+    for (int h = 0; h < kHeads; ++h) y[h] = hn::MulAdd(acc[h][v], hn::Set(d, factor), hn::Set(d, bias[h]));
+    hn::Store(add_heads(sum, y, w, sigmoid), d, scores + v * kLanes);
+  }
+}
+
+// Not inlined: the caller is compiled without the extension.
+HWY_NOINLINE inline void score_strip(const Indexer& x, const ScoreQuery<Bf16>& query,
+                                     const std::uint32_t* strip, const NextStrip& next, float* scores) {
+  static_assert(kColumnsAtOnce * kLanes == kStrip);
+  const NextStrip nothing;
+  const std::int64_t pairs = coordinate_pairs(x);
+  for (std::int64_t i = 2 * pairs; i < kStrip; ++i) next.fetch(i);  // those that no coordinate brings along
+  const bool sigmoid = x.form == ScoreForm::sigmoid;
+  for (std::int64_t group = 0; group < head_groups(x); ++group) {
+    const Bf16* q = query.q + 2 * group * kHeadsAtOnce * pairs;
+    const float* bias = query.bias + group * kHeadsAtOnce;
+    const float* w = query.w + group * kHeadsAtOnce;
+    const bool first = group == 0;
+    const NextStrip& ahead = first ? next : nothing;
+    switch (std::min<std::int64_t>(kHeadsAtOnce, x.heads - group * kHeadsAtOnce)) {
+      case 1:
+        score_pairs<1>(q, bias, w, pairs, sigmoid, query.factor, first, strip, ahead, scores);
+        break;
+      case 2:
+        score_pairs<2>(q, bias, w, pairs, sigmoid, query.factor, first, strip, ahead, scores);
+        break;
+      case 3:
+        score_pairs<3>(q, bias, w, pairs, sigmoid, query.factor, first, strip, ahead, scores);
+        break;
+      default:
+        score_pairs<4>(q, bias, w, pairs, sigmoid, query.factor, first, strip, ahead, scores);
+        break;
+    }
+  }
+}
+#pragma GCC pop_options
+#endif
 
 HWY_INLINE void score_strip(const Indexer& x, const ScoreQuery<double>& query, const double* strip,
                             const NextStrip&, double* scores) {

@@ -10,6 +10,8 @@
 #include "kernels/common/targets.h"
 #include "hwy/foreach_target.h"
 // clang-format on
+#include <type_traits>
+
 #include "hwy/highway.h"
 #include "kernels/common/key_block.h"
 #include "kernels/common/scratch.h"
@@ -34,8 +36,8 @@ struct ChunkMemory {
   T guess = 0;
 };
 
-// The scores of one chunk of queries.
-template <typename T>
+// The scores of one chunk of queries. T: of sums. P: of products.
+template <typename T, typename P = T>
 class Chunk {
  public:
   Chunk(const Indexer& x, DType type, const Sequences& s, const QueryTile& tile, ChunkMemory<T>& memory)
@@ -45,7 +47,12 @@ class Chunk {
     T* query = memory.query.template get<T>(tile.count * score_query_size(x));
     queries_.reserve(static_cast<std::size_t>(tile.count));
     for (std::int64_t i = 0; i < tile.count; ++i) {
-      queries_.push_back(load_score_query<T>(x, type, place_.query + i, query + i * score_query_size(x)));
+      T* memory_of_query = query + i * score_query_size(x);
+      if constexpr (std::is_same_v<T, P>) {
+        queries_.push_back(load_score_query<T>(x, type, place_.query + i, memory_of_query));
+      } else {
+        queries_.push_back(load_pair_query(x, place_.query + i, memory_of_query));
+      }
     }
   }
 
@@ -58,7 +65,8 @@ class Chunk {
 
   // Scores of every query against strips [begin, end).
   void score(std::int64_t begin, std::int64_t end, Scratch& memory) {
-    T* strip = memory.get<T>(strip_values(x_.head_size));
+    using Value = std::conditional_t<std::is_same_v<T, P>, T, std::uint32_t>;
+    Value* strip = memory.get<Value>(strip_values(x_.head_size));
     const std::int64_t all = place_.position + tile_.count;
     for (std::int64_t s = begin; s < end; ++s) {
       load_strip(keys_, s * kStrip, std::min(kStrip, all - s * kStrip), strip);
@@ -81,20 +89,20 @@ class Chunk {
   const IndexKeys keys_;
   std::int64_t stride_;
   T* scores_;
-  std::vector<ScoreQuery<T>> queries_;
+  std::vector<ScoreQuery<P>> queries_;
 };
 
 // Scores of these chunks by all threads together, then their rows.
-template <typename T, class Row>
-void share_chunks(std::vector<Chunk<T>>& chunks, std::vector<ChunkMemory<T>>& memory,
+template <typename T, typename P, class Row>
+void share_chunks(std::vector<Chunk<T, P>>& chunks, std::vector<ChunkMemory<T>>& memory,
                   const Parallel& parallel, const Row& row) {
   constexpr std::int64_t kStripsAtOnce = 32;
   struct Task {
-    Chunk<T>* chunk;
+    Chunk<T, P>* chunk;
     std::int64_t first;  // strip, or row
   };
   std::vector<Task> strips, rows;
-  for (Chunk<T>& chunk : chunks) {
+  for (Chunk<T, P>& chunk : chunks) {
     for (std::int64_t s = 0; s < chunk.strips(); s += kStripsAtOnce) strips.push_back({&chunk, s});
     for (std::int64_t i = 0; i < chunk.count(); ++i) rows.push_back({&chunk, i});
   }
@@ -110,7 +118,7 @@ void share_chunks(std::vector<Chunk<T>>& chunks, std::vector<ChunkMemory<T>>& me
 }
 
 // Scores every query of every sequence, then calls row(chunk, i, memory) for each.
-template <typename T, class Row>
+template <typename T, typename P, class Row>
 void for_rows(const Indexer& x, DType type, const Sequences& s, const Parallel& parallel, const Row& row) {
   constexpr std::int64_t kSharedScores = std::int64_t{1} << 22;  // that chunks shared by all threads may have
   const std::vector<QueryTile> tiles = make_tiles(s, chunk_queries(s));
@@ -120,14 +128,14 @@ void for_rows(const Indexer& x, DType type, const Sequences& s, const Parallel& 
       // The last chunks see the most keys: they go first.
       const QueryTile& tile = tiles[tiles.size() - 1 - static_cast<std::size_t>(task)];
       ChunkMemory<T>& mine = memory[static_cast<std::size_t>(worker)];
-      Chunk<T> chunk(x, type, s, tile, mine);
+      Chunk<T, P> chunk(x, type, s, tile, mine);
       chunk.score(0, chunk.strips(), mine.strip);
       for (std::int64_t i = 0; i < chunk.count(); ++i) row(chunk, i, mine);
     });
     return;
   }
   std::vector<ChunkMemory<T>> shared(tiles.size());
-  std::vector<Chunk<T>> chunks;
+  std::vector<Chunk<T, P>> chunks;
   std::int64_t scores = 0;
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     chunks.emplace_back(x, type, s, tiles[i], shared[chunks.size()]);
@@ -140,8 +148,8 @@ void for_rows(const Indexer& x, DType type, const Sequences& s, const Parallel& 
 }
 
 // Threshold, tie cut and budget of one complete row; writes what is wanted.
-template <typename T>
-void select_row(const SelectArgs& a, const Chunk<T>& chunk, std::int64_t i, ChunkMemory<T>& memory) {
+template <typename T, typename P>
+void select_row(const SelectArgs& a, const Chunk<T, P>& chunk, std::int64_t i, ChunkMemory<T>& memory) {
   const std::int64_t query = chunk.query(i);
   const std::int64_t visible = chunk.visible(i);
   const T* scores = chunk.row(i);
@@ -171,42 +179,57 @@ void select_row(const SelectArgs& a, const Chunk<T>& chunk, std::int64_t i, Chun
   if (a.tie_cut != nullptr) a.tie_cut[query] = static_cast<std::int32_t>(cut);
 }
 
-template <typename T>
+template <typename T, typename P>
 void select_typed(const SelectArgs& a, const Parallel& parallel) {
-  for_rows<T>(a.indexer, a.dtype, a.sequences, parallel,
-              [&](const Chunk<T>& chunk, std::int64_t i, ChunkMemory<T>& memory) {
-                select_row(a, chunk, i, memory);
-              });
+  for_rows<T, P>(a.indexer, a.dtype, a.sequences, parallel,
+                 [&](const Chunk<T, P>& chunk, std::int64_t i, ChunkMemory<T>& memory) {
+                   select_row(a, chunk, i, memory);
+                 });
 }
 
-template <typename T>
+template <typename T, typename P>
 void select_mask_typed(const SelectMaskArgs& a, const Parallel& parallel) {
-  for_rows<T>(
-      a.indexer, a.dtype, a.sequences, parallel, [&](const Chunk<T>& chunk, std::int64_t i, ChunkMemory<T>&) {
-        const std::int64_t query = chunk.query(i);
-        write_mask(chunk.row(i), chunk.visible(i), static_cast<const T*>(a.threshold)[query],
-                   a.tie_cut[query], a.mask.words + query * a.mask.words_per_query, a.mask.words_per_query);
-      });
+  for_rows<T, P>(a.indexer, a.dtype, a.sequences, parallel,
+                 [&](const Chunk<T, P>& chunk, std::int64_t i, ChunkMemory<T>&) {
+                   const std::int64_t query = chunk.query(i);
+                   write_mask(chunk.row(i), chunk.visible(i), static_cast<const T*>(a.threshold)[query],
+                              a.tie_cut[query], a.mask.words + query * a.mask.words_per_query,
+                              a.mask.words_per_query);
+                 });
 }
 
-template <typename T>
+template <typename T, typename P>
 void index_scores_typed(const IndexScoresArgs& a, const Parallel& parallel) {
-  for_rows<T>(a.indexer, a.dtype, a.sequences, parallel,
-              [&](const Chunk<T>& chunk, std::int64_t i, ChunkMemory<T>&) {
-                T* out = static_cast<T*>(a.scores) + chunk.query(i) * a.scores_stride;
-                std::copy_n(chunk.row(i), chunk.visible(i), out);
-                std::fill(out + chunk.visible(i), out + a.scores_stride, -std::numeric_limits<T>::infinity());
-              });
+  for_rows<T, P>(a.indexer, a.dtype, a.sequences, parallel,
+                 [&](const Chunk<T, P>& chunk, std::int64_t i, ChunkMemory<T>&) {
+                   T* out = static_cast<T*>(a.scores) + chunk.query(i) * a.scores_stride;
+                   std::copy_n(chunk.row(i), chunk.visible(i), out);
+                   std::fill(out + chunk.visible(i), out + a.scores_stride,
+                             -std::numeric_limits<T>::infinity());
+                 });
+}
+
+// Calls run.operator()<type of sums, type of products>().
+template <class Run>
+void for_types(const Indexer& x, DType dtype, const Run& run) {
+  if (dtype == DType::f64) return run.template operator()<double, double>();
+#if GSA_BF16_PRODUCTS
+  const bool as_stored = dtype == DType::bf16 && x.k_scale == nullptr;
+  if (as_stored && bf16_products()) return run.template operator()<float, Bf16>();
+#else
+  (void)x;
+#endif
+  run.template operator()<float, float>();
 }
 
 void select_target(const SelectArgs& a, const Parallel& parallel) {
-  a.dtype == DType::f64 ? select_typed<double>(a, parallel) : select_typed<float>(a, parallel);
+  for_types(a.indexer, a.dtype, [&]<typename T, typename P>() { select_typed<T, P>(a, parallel); });
 }
 void select_mask_target(const SelectMaskArgs& a, const Parallel& parallel) {
-  a.dtype == DType::f64 ? select_mask_typed<double>(a, parallel) : select_mask_typed<float>(a, parallel);
+  for_types(a.indexer, a.dtype, [&]<typename T, typename P>() { select_mask_typed<T, P>(a, parallel); });
 }
 void index_scores_target(const IndexScoresArgs& a, const Parallel& parallel) {
-  a.dtype == DType::f64 ? index_scores_typed<double>(a, parallel) : index_scores_typed<float>(a, parallel);
+  for_types(a.indexer, a.dtype, [&]<typename T, typename P>() { index_scores_typed<T, P>(a, parallel); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -14,8 +14,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
+#include "kernels/common/bf16_tile-inl.h"
 #include "kernels/common/key_rows.h"
 #include "kernels/common/tile-inl.h"
 #include "kernels/select/select.h"
@@ -106,6 +108,12 @@ HWY_INLINE void transpose_bfloats(const char* const (&key)[kLanes], std::int64_t
   });
 }
 
+// strip[w, i]: word w of key i, two bfloat16 side by side.
+HWY_INLINE void transpose_pairs(const char* const (&key)[kLanes], std::int64_t bytes, std::uint32_t* strip) {
+  transpose_words(key, bytes,
+                  [&](std::int64_t w, WordVec words) { hn::Store(words, WordTag(), strip + w * kStrip); });
+}
+
 HWY_INLINE void transpose_bytes(const char* const (&key)[kLanes], std::int64_t bytes,
                                 const float* HWY_RESTRICT scales, float* strip) {
   const hn::RebindToSigned<WordTag> di;
@@ -145,10 +153,11 @@ class NextStrip {
   const char* key_[kStrip];
 };
 
-// strip[c, i] = coordinate c of the key at position first + i; keys beyond count are zeros. first: a multiple
-// of kStrip.
+// strip[c, i] = coordinate c of the key at position first + i, or, of bfloat16 keys in words, strip[w, i] =
+// coordinates 2w and 2w + 1; keys beyond count are zeros. first: a multiple of kStrip.
+template <typename Value>
 HWY_INLINE void load_strip(const IndexKeys& keys, std::int64_t first, std::int64_t count,
-                           float* HWY_RESTRICT strip) {
+                           Value* HWY_RESTRICT strip) {
   const std::int64_t bytes = keys.bytes(), step = keys.rows.step();
   const bool halves = !keys.eight_bit && keys.type == DType::f16;
   const bool copied = halves || bytes % 16 != 0;
@@ -180,7 +189,9 @@ HWY_INLINE void load_strip(const IndexKeys& keys, std::int64_t first, std::int64
       }
     }
     const std::int64_t whole = (bytes + 15) / 16 * 16;
-    if (keys.eight_bit) {
+    if constexpr (std::is_same_v<Value, std::uint32_t>) {
+      transpose_pairs(key, whole, strip + i);
+    } else if (keys.eight_bit) {
       transpose_bytes(key, whole, scales, strip + i);
     } else if (halves) {
       transpose_floats(key, padded(keys.size) * static_cast<std::int64_t>(sizeof(float)), strip + i);
