@@ -146,7 +146,8 @@ TrainTimes train_dense(const DenseInputs& inputs, bool once) {
 }  // namespace
 
 double Work::floor_seconds(const Machine& machine) const {
-  return flops() / (bf16 ? machine.gemm_bf16 : machine.gemm_fp32) + sigmoids / machine.sigmoids + bytes / machine.read_bytes;
+  return flops() / (bf16 ? machine.gemm_bf16 : machine.gemm_fp32) + sigmoids / machine.sigmoids +
+         bytes / machine.read_bytes;
 }
 
 const Timed* Result::fastest_torch() const {

@@ -23,15 +23,18 @@ target_link_libraries(gsa_infer_core PUBLIC gsa::json)
 # Charts as SVG. No torch, and src/core as in gsa_data.
 gsa_sources(plot_sources "src/plot/*.cc")
 gsa_library(gsa_plot STATIC ${plot_sources})
+gsa_quick_to_compile(gsa_plot)
 
 # RULER: tasks, prompts, scores, report. No torch, and src/core as in gsa_data.
 gsa_sources(ruler_sources "src/ruler/*.cc")
 gsa_library(gsa_ruler STATIC ${ruler_sources})
+gsa_quick_to_compile(gsa_ruler)
 target_link_libraries(gsa_ruler PUBLIC gsa_plot gsa::json)
 
 # The paper's tables: plan, data, results, verdicts, pages. No torch: steps are commands of the program.
 gsa_sources(paper_sources "src/paper/*.cc")
 gsa_library(gsa_paper STATIC ${paper_sources})
+gsa_quick_to_compile(gsa_paper)
 target_link_libraries(gsa_paper PUBLIC gsa_data gsa_ruler gsa_plot gsa::json)
 
 # The server but for its model: HTTP by Boost.Beast, the API, the scheduler. No torch, and src/core as in gsa_data.
@@ -48,6 +51,7 @@ add_custom_command(OUTPUT "${page_source}" DEPENDS "${page}.html" "${page}.css" 
                            -DPARTS=page.css:page.js -DHEADER=serve/core/page.h -DNAMESPACE=gsa::serve
                            -DFUNCTION=page_html -P "${embed}")
 gsa_library(gsa_serve_core STATIC ${serve_core_sources} "${page_source}")
+gsa_quick_to_compile(gsa_serve_core)
 target_link_libraries(gsa_serve_core PUBLIC gsa_serve_http gsa_infer_core gsa_data gsa::json)
 
 if(NOT GSA_TORCH)

@@ -15,11 +15,6 @@ if(NOT GSA_SANITIZE)
   set_tests_properties(format PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 
-# Tests wait for what they test, not for themselves: -O3 would take longer to compile than it saves.
-function(gsa_quick_to_compile name)
-  target_compile_options(${name} PRIVATE "$<$<CONFIG:Release>:-O1>")
-endfunction()
-
 # The plain reference that kernels and modules are compared with.
 gsa_sources(reference_sources "tests/reference/*.cc")
 gsa_library(gsa_reference STATIC ${reference_sources})
@@ -36,7 +31,7 @@ if(kernel_tests)
   target_link_libraries(gsa_kernels_tests PRIVATE gsa_kernels gsa_reference gsa::gtest)
   add_test(NAME kernels COMMAND gsa_kernels_tests --gtest_brief=1 "--gtest_output=xml:${reports}/kernels.xml")
   # No detect_stack_use_after_return: g++ 12 puts 64-byte vectors on its fake stack without aligning them.
-  set_tests_properties(kernels PROPERTIES TIMEOUT 3600 ENVIRONMENT
+  set_tests_properties(kernels PROPERTIES TIMEOUT 3600 COST 80 ENVIRONMENT
     "ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=0;UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
 endif()
 
@@ -141,7 +136,7 @@ if(torch_tests)
   add_test(NAME pytest COMMAND "${GSA_PYTHON}" -m pytest -q -rs -p no:cacheprovider
                                "--junitxml=${reports}/pytest.xml" tests/torch)
   set_tests_properties(pytest PROPERTIES TIMEOUT 3600 COST 100 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    ENVIRONMENT "GSA_LIBRARY=$<TARGET_FILE:gsa>;PYTHONDONTWRITEBYTECODE=1"
+    ENVIRONMENT "GSA_LIBRARY=$<TARGET_FILE:gsa>;PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache"
     ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
 endif()
 
@@ -149,7 +144,7 @@ endif()
 add_test(NAME package COMMAND "${GSA_PYTHON}" -m pytest -q -rs -p no:cacheprovider
                               "--junitxml=${reports}/package.xml" tests/package)
 set_tests_properties(package PROPERTIES TIMEOUT 600 COST 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-  ENVIRONMENT "GSA_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1"
+  ENVIRONMENT "GSA_BUILD=${PROJECT_BINARY_DIR};PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache"
   ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
 
 if(NOT TARGET gsa_cli)
@@ -182,7 +177,7 @@ foreach(source IN LISTS python_tests)
   add_test(NAME ${name} COMMAND "${package_python}" -m pytest -q -rs -p no:cacheprovider
                                 "--junitxml=${reports}/${name}.xml" "${source}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 3600 COST 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    ENVIRONMENT "${package_environment};PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1"
+    ENVIRONMENT "${package_environment};PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache;OMP_NUM_THREADS=1"
     ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
   if(NOT no_wheel)
     set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED wheel)
@@ -197,6 +192,6 @@ foreach(source IN LISTS program_tests)
   add_test(NAME ${name} COMMAND "${GSA_PYTHON}" -m pytest -q -rs -p no:cacheprovider
                                 "--junitxml=${reports}/${name}.xml" "${source}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 3600 COST 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    ENVIRONMENT "GSA_PROGRAM=$<TARGET_FILE:gsa_cli>;PYTHONDONTWRITEBYTECODE=1"
+    ENVIRONMENT "GSA_PROGRAM=$<TARGET_FILE:gsa_cli>;PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache"
     ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
 endforeach()

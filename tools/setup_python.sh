@@ -31,7 +31,9 @@ echo "[setup] making $venv with $(grep -v '^#' tools/requirements.txt | tr '\n' 
 if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
   python3 -m venv --clear $venv
 fi
-if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input -r tools/requirements.txt </dev/null; then
+# Not compiled to bytecode: that takes as long as the rest, and most of it is never imported.
+if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -r tools/requirements.txt \
+  </dev/null; then
   {
     echo "[setup] pip could not install tools/requirements.txt (see above)."
     echo "[setup] Where torch is already installed: make PYTHON=/path/to/python3 test"
