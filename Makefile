@@ -41,8 +41,10 @@ help: ## list the targets (default)
 packages:
 	@tools/setup_system.sh $(if $(PYTHON),,--venv)
 
+# What Python must have: all that the tests want, or what the program does.
+demo paper: SETUP := --run
 setup: packages ## install what is missing: system packages (apt as root), .venv with torch
-	@tools/setup_python.sh $(if $(PYTHON),$(INTERPRETER))
+	@tools/setup_python.sh $(if $(PYTHON),$(INTERPRETER),$(SETUP))
 
 # CMake runs by itself when its own files change; here it runs when the interpreter or the environment does.
 configure: setup

@@ -1,5 +1,6 @@
 """Checks that this interpreter has a torch that the project builds against, and pytest.
 
+    check_python.py --torch             torch alone
     check_python.py --installed FILE    only whether the packages of a requirements file are there, in these versions
 """
 
@@ -13,7 +14,10 @@ DEPS = pathlib.Path(__file__).resolve().parent.parent / ".deps" / "python"
 
 
 def installed(requirements: str) -> bool:
-    for line in pathlib.Path(requirements).read_text(encoding="utf-8").splitlines():
+    path = pathlib.Path(requirements)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("-r ") and not installed(str(path.parent / line[3:])):
+            return False
         name, _, wanted = line.partition("==")
         if not wanted or line.startswith("#"):
             continue
@@ -41,6 +45,9 @@ def main() -> int:
         print(f"[setup] {sys.executable}: torch: expected {oldest} or newer, got {torch.__version__}", file=sys.stderr)
         return 1
 
+    if sys.argv[1:] == ["--torch"]:
+        print(f"[setup] {sys.executable}: torch {torch.__version__}")
+        return 0
     sys.path.append(str(DEPS))
     try:
         import pytest

@@ -2,11 +2,15 @@
 # Gets a Python with torch ready, and checks it.
 #
 #   tools/setup_python.sh                  makes .venv from tools/requirements.txt, or brings it up to date
+#   tools/setup_python.sh --run            the same with what the program wants alone: tools/requirements-run.txt
 #   tools/setup_python.sh /path/python3    checks that this interpreter has what is wanted; installs nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [ $# -gt 0 ]; then
+requirements=tools/requirements.txt
+if [ "${1:-}" = --run ]; then
+  requirements=tools/requirements-run.txt
+elif [ $# -gt 0 ]; then
   python=$1
   if ! command -v "$python" >/dev/null; then
     echo "[setup] PYTHON=$python: no such program" >&2
@@ -21,24 +25,28 @@ if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   echo "[setup] python3: expected 3.11 or newer, got $(python3 --version 2>&1)" >&2
   exit 1
 fi
-wanted=$(sha256sum <tools/requirements.txt)
-if [ -x $venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$wanted" ] &&
-  $venv/bin/python tools/check_python.py --installed tools/requirements.txt; then
+everything=$(cat tools/requirements-run.txt tools/requirements.txt | sha256sum)
+wanted=$everything
+[ $requirements = tools/requirements.txt ] || wanted=$(sha256sum <$requirements)
+found=$(cat $stamp 2>/dev/null || true)
+if [ -x $venv/bin/python ] && { [ "$found" = "$wanted" ] || [ "$found" = "$everything" ]; } &&
+  $venv/bin/python tools/check_python.py --installed $requirements; then
   exit 0
 fi
 
-echo "[setup] making $venv with $(grep -v '^#' tools/requirements.txt | tr '\n' ' ')(a few minutes, once)"
+names=$(cat tools/requirements-run.txt $requirements | grep -E '^[a-z]' | sort -u | tr '\n' ' ')
+echo "[setup] making $venv with $names(a few minutes, once)"
 if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
   python3 -m venv --clear $venv
 fi
 # Not compiled to bytecode: that takes as long as the rest, and most of it is never imported.
-if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -r tools/requirements.txt \
+if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -r $requirements \
   </dev/null; then
   {
-    echo "[setup] pip could not install tools/requirements.txt (see above)."
+    echo "[setup] pip could not install $requirements (see above)."
     echo "[setup] Where torch is already installed: make PYTHON=/path/to/python3 test"
   } >&2
   exit 1
 fi
-$venv/bin/python tools/check_python.py
+$venv/bin/python tools/check_python.py $([ $requirements = tools/requirements.txt ] || echo --torch)
 echo "$wanted" >$stamp
