@@ -94,6 +94,7 @@ if(gsa_cuda)
   list(REMOVE_ITEM cuda_tests "${PROJECT_SOURCE_DIR}/tests/kernels/parallel_test.cc"
        "${PROJECT_SOURCE_DIR}/tests/kernels/decode_test.cc" "${PROJECT_SOURCE_DIR}/tests/kernels/simd_test.cc")
   gsa_executable(gsa_cuda_tests ${cuda_tests} tests/kernels/backend_cuda.cc)
+  set_target_properties(gsa_cuda_tests PROPERTIES UNITY_BUILD OFF)
   target_include_directories(gsa_cuda_tests SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   target_link_libraries(gsa_cuda_tests PRIVATE gsa_kernels_cuda gsa_kernels gsa_reference gsa::gtest)
   add_test(NAME cuda COMMAND gsa_cuda_tests --gtest_brief=1 "--gtest_output=xml:${reports}/cuda.xml")
@@ -136,7 +137,7 @@ if(torch_tests)
   add_test(NAME pytest COMMAND "${GSA_PYTHON}" -m pytest -q -rs -p no:cacheprovider
                                "--junitxml=${reports}/pytest.xml" tests/torch)
   set_tests_properties(pytest PROPERTIES TIMEOUT 3600 COST 100 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    ENVIRONMENT "GSA_LIBRARY=$<TARGET_FILE:gsa>;PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache"
+    ENVIRONMENT "GSA_LIBRARY=$<TARGET_FILE:gsa>;PYTHONDONTWRITEBYTECODE=1"
     ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
 endif()
 
@@ -144,7 +145,7 @@ endif()
 add_test(NAME package COMMAND "${GSA_PYTHON}" -m pytest -q -rs -p no:cacheprovider
                               "--junitxml=${reports}/package.xml" tests/package)
 set_tests_properties(package PROPERTIES TIMEOUT 600 COST 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-  ENVIRONMENT "GSA_BUILD=${PROJECT_BINARY_DIR};PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache"
+  ENVIRONMENT "GSA_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1"
   ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
 
 if(NOT TARGET gsa_cli)
@@ -177,7 +178,7 @@ foreach(source IN LISTS python_tests)
   add_test(NAME ${name} COMMAND "${package_python}" -m pytest -q -rs -p no:cacheprovider
                                 "--junitxml=${reports}/${name}.xml" "${source}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 3600 COST 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    ENVIRONMENT "${package_environment};PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache;OMP_NUM_THREADS=1"
+    ENVIRONMENT "${package_environment};PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1"
     ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
   if(NOT no_wheel)
     set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED wheel)
@@ -192,6 +193,6 @@ foreach(source IN LISTS program_tests)
   add_test(NAME ${name} COMMAND "${GSA_PYTHON}" -m pytest -q -rs -p no:cacheprovider
                                 "--junitxml=${reports}/${name}.xml" "${source}")
   set_tests_properties(${name} PROPERTIES TIMEOUT 3600 COST 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    ENVIRONMENT "GSA_PROGRAM=$<TARGET_FILE:gsa_cli>;PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/pycache"
+    ENVIRONMENT "GSA_PROGRAM=$<TARGET_FILE:gsa_cli>;PYTHONDONTWRITEBYTECODE=1"
     ENVIRONMENT_MODIFICATION "PYTHONPATH=path_list_append:${PROJECT_SOURCE_DIR}/.deps/python")
 endforeach()

@@ -1,27 +1,29 @@
 #!/usr/bin/env bash
 # Everything about a GPU in one call: builds, tests, benches, and leaves a log of each step.
 #
-#   tools/gpu_run.sh [--out DIR] [--python PATH] [--sanitize] [--no-test] [--no-bench] [--bench-args "..."]
+#   tools/gpu_run.sh [--out DIR] [--python PATH] [--sanitize] [--no-test] [--no-bench] [--bench-args "..."] [--serve]
 #
 #   --out DIR       where logs go (default build/gpu)
 #   --python PATH   the interpreter whose torch is used (default python3)
 #   --sanitize      small cases of every operator under compute-sanitizer too: memcheck, racecheck, initcheck and
 #                   synccheck, side by side, each at most 100 s for the cases of an operator
+#   --serve         what gsa serve makes of paper-1.7b (random weights): 8 clients at 128K beside the engine alone
 #
 # A step that fails does not keep the others from running; the exit status says whether all passed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-out=build/gpu python=python3 sanitize= test=1 bench=1 bench_args=
+out=build/gpu python=python3 sanitize= test=1 bench=1 bench_args= serve=
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$2; shift ;;
     --python) python=$2; shift ;;
     --sanitize) sanitize=1 ;;
+    --serve) serve=1 ;;
     --no-test) test= ;;
     --no-bench) bench= ;;
     --bench-args) bench_args=$2; shift ;;
-    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
   shift
 done
@@ -47,7 +49,7 @@ step() {
 build_all() {
   cmake --preset release -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON &&
     cmake --build --preset release -j "$(nproc)" \
-      --target gsa gsa_cli gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests
+      --target gsa gsa_cli gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests
 }
 
 # cases <filter> <command...>: tests by name, all of which must run: a filter that names none fails, and so does a
@@ -109,6 +111,10 @@ if [ -n "$test" ]; then
   aside train cases '*OnAGpu*:*PrecisionFollowsTheDevice*:*/cuda*' $build/gsa_train_tests
   aside pytest env GSA_LIBRARY=$build/libgsa.so PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.deps/python \
     "$python" -m pytest -q -rs -p no:cacheprovider -k cuda tests/torch
+  aside python_package env GSA_LIBRARY=$build/libgsa.so PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.deps/python \
+    "$python" -m pytest -q -rs -p no:cacheprovider tests/python/test_cuda.py
+  aside cmake_package env GSA_BUILD=$build PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=.deps/python \
+    "$python" -m pytest -q -rs -p no:cacheprovider -k cuda tests/package
 fi
 if [ -n "$sanitize" ]; then
   # Large cases and repeats add nothing here and take minutes under these tools, racecheck above all: select's one pass
@@ -134,6 +140,11 @@ if [ -n "$bench" ]; then
   # shellcheck disable=SC2086
   step bench "$python" bench/gpu.py --library $build/libgsa.so --json "$out/bench.json" $bench_args
   cat "$out/bench.log"
+fi
+if [ -n "$serve" ]; then
+  step serve "$python" bench/serve.py random:paper-1.7b --program $build/bin/gsa --parts decode --device cuda \
+    --context 131072 --scratch "$out" --json "$out/serve.json"
+  cat "$out/serve.log"
 fi
 shopt -s nullglob
 failed=("$out"/*.failed)

@@ -39,7 +39,7 @@ echo "[setup] making $venv with $names(a few minutes, once)"
 if ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
   python3 -m venv --clear $venv
 fi
-# Not compiled to bytecode: that takes as long as the rest, and most of it is never imported.
+# pip compiles to bytecode on one core, which takes as long as the rest. The tests, which start Python often, want it.
 if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -r $requirements \
   </dev/null; then
   {
@@ -47,6 +47,9 @@ if ! $venv/bin/python -m pip install --disable-pip-version-check --no-input --no
     echo "[setup] Where torch is already installed: make PYTHON=/path/to/python3 test"
   } >&2
   exit 1
+fi
+if [ $requirements = tools/requirements.txt ]; then
+  $venv/bin/python -m compileall -q -j 0 $venv/lib >/dev/null || true  # templates of packages are no Python
 fi
 $venv/bin/python tools/check_python.py $([ $requirements = tools/requirements.txt ] || echo --torch)
 echo "$wanted" >$stamp

@@ -1,0 +1,93 @@
+"""The package on a GPU: models beside themselves on the CPU, generate() beside the program, a step of training."""
+
+import copy
+import json
+
+import pytest
+import torch
+from configs import CASES, model
+
+import gated_sparse_attention as gsa
+from gated_sparse_attention import functional as F
+
+DEVICE = "cuda"
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or not F.built_with_cuda(), reason="no GPU, or a library without the CUDA operators"
+)
+
+SYSTEMS = ["sparse-only", "gated-only", "gsa", "gsa-tied-yarn", "relu", "headwise", "dense-below", "biases-and-norms"]
+
+
+def make(case):
+    made = gsa.GatedSparseForCausalLM(model(**CASES[case]))
+    for buffer in made.buffers():
+        buffer.fill_(0.02)
+    return made.eval()
+
+
+def random_tokens(batch=2, length=96, vocabulary=131):
+    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(3))
+
+
+def error(found, exact):
+    return ((found.double().cpu() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("case", SYSTEMS)
+def test_logits_and_gradients_are_as_near_as_on_the_cpu(case):
+    """To those in float64. A selection that rounding changes counts on both sides."""
+    exact, x = make(case).double(), random_tokens()
+
+    def run(device, dtype):
+        other = copy.deepcopy(exact).to(device, dtype)
+        y = other(x.to(device))
+        y.float().square().mean().backward()
+        return y.detach(), {name: p.grad for name, p in other.named_parameters() if p.grad is not None}
+
+    logits, gradients = run("cpu", torch.float64)
+    ours, ours_of = run(DEVICE, torch.bfloat16)
+    plain, plain_of = run("cpu", torch.bfloat16)
+    assert ours.device.type == DEVICE and ours.dtype == torch.bfloat16
+    assert error(ours, logits) < 2 * error(plain, logits) + 1e-3
+    assert ours_of.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        if gradient.norm() > 0:
+            assert error(ours_of[name], gradient) < 3 * error(plain_of[name], gradient) + 1e-2, name
+
+
+def test_a_step_teaches_model_and_indexer():
+    made, x = make("gsa").to(DEVICE, torch.bfloat16).train(), random_tokens().to(DEVICE)
+    optimizer = torch.optim.AdamW(made.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(12):
+        loss = made.loss(x[:, :-1].contiguous(), x[:, 1:].contiguous(), want_kl=True)
+        total = loss.sum / loss.count + loss.kl.sum()
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        losses.append(total.item())
+    assert losses[-1] < losses[0] - 0.1, losses
+    assert made.model.layers[0].self_attn.indexer.q_proj.weight.grad.norm() > 0
+
+
+def test_one_graph():
+    made, x = make("gsa").to(DEVICE, torch.bfloat16), random_tokens().to(DEVICE)
+    torch._dynamo.reset()
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), made(x))
+
+
+def test_generate_writes_what_the_program_writes(trained, program):
+    transformers = pytest.importorskip("transformers", minversion="5.11", reason="transformers 5.11 or newer is needed")
+    path, prompt = trained("gsa"), "the keeper of the lamp walks to the har"
+    printed = program("generate", path, "-n", 40, "--temperature", 0, "--ignore-eos", "--json", "--device", DEVICE,
+                      "--prompt", prompt)  # fmt: skip
+    lines = map(json.loads, filter(None, printed.splitlines()))
+    expected = next(line["tokens"] for line in lines if "tokens" in line)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).to(DEVICE)
+    ids = torch.tensor([[256, *prompt.encode()]], device=DEVICE)
+    for use_cache in (True, False):
+        found = loaded.generate(ids, max_new_tokens=40, min_new_tokens=40, do_sample=False, eos_token_id=-1,
+                                use_cache=use_cache)  # fmt: skip
+        assert found[0, ids.size(1) :].tolist() == expected
