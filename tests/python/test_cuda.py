@@ -67,7 +67,8 @@ def test_a_step_teaches_model_and_indexer():
         optimizer.step()
         losses.append(total.item())
     assert losses[-1] < losses[0] - 0.1, losses
-    assert made.model.layers[0].self_attn.indexer.q_proj.weight.grad.norm() > 0
+    taught = {name: p.grad.norm().item() for name, p in made.named_parameters() if ".indexer." in name}
+    assert len(taught) >= 4 and max(taught.values()) > 0, taught
 
 
 def test_one_graph():
@@ -80,14 +81,24 @@ def test_one_graph():
 
 def test_generate_writes_what_the_program_writes(trained, program):
     transformers = pytest.importorskip("transformers", minversion="5.11", reason="transformers 5.11 or newer is needed")
-    path, prompt = trained("gsa"), "the keeper of the lamp walks to the har"
+    # Every key is selected: rounding would change a selection of few, and with it the text of so small a model.
+    path, prompt = trained("gsa", k_base=128, k_min=128, k_max=128), "the keeper of the lamp walks to the har"
     printed = program("generate", path, "-n", 40, "--temperature", 0, "--ignore-eos", "--json", "--device", DEVICE,
                       "--prompt", prompt)  # fmt: skip
     lines = map(json.loads, filter(None, printed.splitlines()))
     expected = next(line["tokens"] for line in lines if "tokens" in line)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).to(DEVICE)
     ids = torch.tensor([[256, *prompt.encode()]], device=DEVICE)
+
+    def short_of_best(text):
+        """By how much the tokens of a text fall short of the best one, where all before them are the text's."""
+        with torch.no_grad():
+            logits = loaded(torch.cat([ids, text[None]], 1), use_cache=False).logits[0, ids.size(1) - 1 : -1].float()
+        return (logits.max(1).values - logits.gather(1, text[:, None])[:, 0]).max().item()
+
+    # Products are joined in another way there, so tokens as good as each other may change places.
+    assert short_of_best(torch.tensor(expected, device=DEVICE)) < 0.1
     for use_cache in (True, False):
         found = loaded.generate(ids, max_new_tokens=40, min_new_tokens=40, do_sample=False, eos_token_id=-1,
-                                use_cache=use_cache)  # fmt: skip
-        assert found[0, ids.size(1) :].tolist() == expected
+                                use_cache=use_cache)[0, ids.size(1) :]  # fmt: skip
+        assert short_of_best(found) < 0.1
