@@ -118,7 +118,7 @@ clients: programs ## tests of programs of others: lm-eval, Trainer, openai, a br
 sanitize: packages ## kernels, file parsers, the server and the fuzzer's corpus under AddressSanitizer and UndefinedBehaviorSanitizer
 	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
 	@cmake --build --preset sanitize -j $(JOBS)
-	@ctest --preset sanitize
+	@ctest --preset sanitize -j $(JOBS)
 	@echo "make sanitize: clean"
 
 .PHONY: fuzz fuzz-serve

@@ -47,7 +47,7 @@ step() {
 }
 
 build_all() {
-  cmake --preset release -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON &&
+  cmake --preset release --compile-no-warning-as-error -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON &&
     cmake --build --preset release -j "$(nproc)" \
       --target gsa gsa_cli gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests
 }
