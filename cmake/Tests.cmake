@@ -172,6 +172,7 @@ endif()
 gsa_sources(python_tests "tests/python/test_*.py")
 # These want 620 MB of packages: `make clients` runs them, and so does CI.
 list(FILTER python_tests EXCLUDE REGEX "test_(lm_eval|trainer)\\.py$")
+list(FILTER python_tests EXCLUDE REGEX "test_cuda\\.py$")  # tools/gpu_run.sh runs it, where there is a GPU
 foreach(source IN LISTS python_tests)
   cmake_path(GET source STEM name)
   string(REPLACE "test_" "python_" name "${name}")
