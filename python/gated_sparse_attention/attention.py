@@ -10,6 +10,7 @@ indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{wei
 {q,k,v}_proj.bias, with qk_norm {q,k}_norm.weight.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -91,9 +92,10 @@ class GatedSparseAttention(nn.Module):
         config.validate()
         self.config = config = deepcopy(config)
         d, size, std = config.d_model, config.head_size, config.init_std
-        self.q_proj = make_linear(d, config.heads * size, std, bias=config.qkv_bias)
-        self.k_proj = make_linear(d, config.kv_heads * size, std, bias=config.qkv_bias)
-        self.v_proj = make_linear(d, config.kv_heads * size, std, bias=config.qkv_bias)
+        bias = 0.0 if config.qkv_bias else None
+        self.q_proj = make_linear(d, config.heads * size, std, bias=bias)
+        self.k_proj = make_linear(d, config.kv_heads * size, std, bias=bias)
+        self.v_proj = make_linear(d, config.kv_heads * size, std, bias=bias)
         self.o_proj = make_linear(config.heads * size, d, std)
         self.q_norm = RmsNorm(size, norm_eps) if config.qk_norm else None
         self.k_norm = RmsNorm(size, norm_eps) if config.qk_norm else None
@@ -111,7 +113,8 @@ class GatedSparseAttention(nn.Module):
         if kind == "none":
             return None
         width = heads * self.config.head_size if kind == "elementwise" else heads
-        return make_linear(self.config.d_model, width, self.config.gate_init_std, bias=True)
+        start = self.config.gate_init
+        return make_linear(self.config.d_model, width, self.config.gate_init_std, bias=math.log(start / (1 - start)))
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_last_move": None}

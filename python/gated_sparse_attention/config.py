@@ -165,6 +165,7 @@ class AttentionConfig:
     output_gate: str = "elementwise"
     rope: RopeConfig = field(default_factory=RopeConfig)
     init_std: float = 0.02
+    gate_init: float = 0.5
     gate_init_std: float = 0.002
 
     def apply(self, system: str) -> "AttentionConfig":
@@ -211,6 +212,7 @@ class AttentionConfig:
                      self.dense_below)  # fmt: skip
         self.rope.validate(where)
         _positive(where, "init_std", self.init_std)
+        _require(0 < self.gate_init < 1, where, "gate_init", "a number between 0 and 1, both excluded", self.gate_init)
         _require(self.gate_init_std >= 0 and math.isfinite(self.gate_init_std), where, "gate_init_std",
                  "a finite number, 0 or more", self.gate_init_std)  # fmt: skip
 

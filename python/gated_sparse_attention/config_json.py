@@ -49,6 +49,7 @@ _OURS = {
     "sparse_attention": ("attention.sparse", bool, False),
     "value_gate": ("attention.value_gate", GATES, False),
     "output_gate": ("attention.output_gate", GATES, False),
+    "gate_init": ("attention.gate_init", float, True),
     "gate_init_std": ("attention.gate_init_std", float, True),
 }
 # Only where sparse_attention is true: elsewhere such a key would say nothing, and is refused.

@@ -18,12 +18,13 @@ from .functional import BudgetOptions, IndexerInputs, rotary
 from .plan import Tables
 
 
-def make_linear(size_in: int, size_out: int, std: float, bias: bool = False) -> nn.Linear:
-    linear = nn.Linear(size_in, size_out, bias=bias)
-    linear.init_std = std  # for who draws it again
+def make_linear(size_in: int, size_out: int, std: float, bias: float | None = None) -> nn.Linear:
+    """bias: what it starts at; None: there is none."""
+    linear = nn.Linear(size_in, size_out, bias=bias is not None)
+    linear.init_std, linear.init_bias = std, bias  # for who draws it again
     nn.init.normal_(linear.weight, 0.0, std)
-    if bias:
-        nn.init.zeros_(linear.bias)
+    if bias is not None:
+        nn.init.constant_(linear.bias, bias)
     return linear
 
 

@@ -45,7 +45,7 @@ is complete; a folder that has something in it is refused.
 
 --set takes the options of `gsa train` about the model: model.k_base, model.k_min, model.k_max, model.budget,
 model.index_heads, model.index_head_size, model.index_rope_fraction, model.index_temperature, model.dense_below,
-model.value_gate, model.output_gate, model.score_form, model.indexer_init and so on; what the folder's weights fix (sizes,
+model.value_gate, model.output_gate, model.gate_init, model.score_form, model.indexer_init and so on; what the folder's weights fix (sizes,
 model.rope_theta) cannot be another. model.extend stretches positions, to which the model has to get used in training.
 k_base is otherwise an eighth of the model's length, at most 2048; k_min an eighth and k_max twice that.
 

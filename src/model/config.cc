@@ -164,6 +164,7 @@ void AttentionConfig::validate() const {
   }
   validate_rope(rope);
   require_positive("init_std", init_std);
+  require(gate_init > 0 && gate_init < 1, "gate_init", "a number between 0 and 1, both excluded", gate_init);
   require(gate_init_std >= 0 && std::isfinite(gate_init_std), "gate_init_std", "a finite number, 0 or more",
           gate_init_std);
 }
@@ -197,9 +198,15 @@ std::string AttentionConfig::describe() const {
         << " tokens (" << rope.llama3.low_freq_factor << ", " << rope.llama3.high_freq_factor << ')';
   }
   out << "\ninit       std " << init_std;
-  if (value_gate != GateKind::none || output_gate != GateKind::none) out << ", gates " << gate_init_std;
+  if (value_gate != GateKind::none || output_gate != GateKind::none) {
+    out << ", gates " << gate_init_std << " from " << gate_init;
+  }
   out << '\n';
   return out.str();
+}
+
+double gate_init_bias(const AttentionConfig& config) {
+  return std::log(config.gate_init / (1 - config.gate_init));
 }
 
 }  // namespace gsa::nn

@@ -97,7 +97,8 @@ struct AttentionConfig {
   RopeConfig rope;
 
   double init_std = 0.02;        // of projections
-  double gate_init_std = 0.002;  // of gate weights: small, so that a gate starts at sigmoid(0) = 1/2
+  double gate_init = 0.5;        // where gates start, in (0, 1): sigmoid(their bias)
+  double gate_init_std = 0.002;  // of gate weights: small, so that a gate starts near gate_init
 
   static AttentionConfig standard();     // dense, no gates
   static AttentionConfig sparse_only();  // DSA: ReLU scores with linear weights, fixed k, no gates
@@ -113,6 +114,9 @@ struct AttentionConfig {
   // How many of the indexer's dimensions are rotated.
   std::int64_t indexer_rope_size() const;
 };
+
+// The bias whose sigmoid is gate_init: 0 for one half.
+double gate_init_bias(const AttentionConfig& config);
 
 // The factor that YaRN puts on rotated queries and keys.
 double attention_factor(const YarnConfig& yarn);

@@ -68,6 +68,7 @@ void visit_gsa_keys(Config& c, Visitor& v) {
   v.boolean("sparse_attention", a.sparse);
   v.name("value_gate", a.value_gate, gate_kind_by_name);
   v.name("output_gate", a.output_gate, gate_kind_by_name);
+  v.optional_real("gate_init", a.gate_init);
   v.optional_real("gate_init_std", a.gate_init_std);
 }
 

@@ -228,7 +228,9 @@ GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config
   }
   auto gate = [&](const char* name, GateKind kind, std::int64_t heads) {
     const std::int64_t width = kind == GateKind::elementwise ? heads * size : heads;
-    return linear(name, d, width, config.gate_init_std, true);
+    torch::nn::Linear made = linear(name, d, width, config.gate_init_std, true);
+    torch::nn::init::constant_(made->bias, gate_init_bias(config));
+    return made;
   };
   if (config.value_gate != GateKind::none)
     value_gate = gate("value_gate", config.value_gate, config.kv_heads);

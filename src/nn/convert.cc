@@ -96,7 +96,8 @@ class Converter {
     const WeightSource* source = find(name);
     if (source == nullptr) return new_tensor(part, name);
     Tensor tensor = read_tensor(*source);
-    if (meets_new_gate(name, stored_.attention, options_.config.attention)) double_weight(tensor, *source);
+    const AttentionConfig& attention = options_.config.attention;
+    if (meets_new_gate(name, stored_.attention, attention)) fold_gate(attention, *source, tensor);
     return tensor;
   }
 
@@ -104,7 +105,10 @@ class Converter {
     // Written before all others: no reason to make the layers' indexers for it.
     if (is_mean_variance(name)) return Indexer(options_.config.attention)->mean_variance.detach();
     const at::ScalarType type = binding::scalar_type(type_);
-    if (kind_of_parameter(name) == ParameterKind::gate) return torch::zeros(part.shape, type);
+    if (kind_of_parameter(name) == ParameterKind::gate) {
+      const bool bias = name.ends_with(".bias");
+      return torch::full(part.shape, bias ? gate_init_bias(options_.config.attention) : 0, type);
+    }
     const std::string own = part.name.substr(std::string("self_attn.indexer.").size());
     return indexer_of(part.layer)->named_parameters()[own].detach().to(type);
   }

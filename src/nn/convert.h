@@ -26,7 +26,7 @@ struct Conversion {
   std::int64_t gate_parameters = 0, indexer_parameters = 0;  // that are new
 };
 
-// Writes config.json and model.safetensors into `to`, a folder that is there. New gates are one half
+// Writes config.json and model.safetensors into `to`, a folder that is there. New gates are gate_init
 // everywhere (their weights are 0) and folded into v_proj and o_proj: the same function, up to rounding, of
 // every text that no query's budget cuts.
 Conversion convert_model(const std::filesystem::path& from, const std::filesystem::path& to,

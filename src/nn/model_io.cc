@@ -154,7 +154,7 @@ LoadedModel load_model(const fs::path& folder, const LoadOptions& options) {
     tensor.copy_(read_tensor(found->second));
     if (options.missing == MissingParts::initialise_and_fold &&
         meets_new_gate(name, stored.attention, config.attention)) {
-      double_weight(tensor, found->second);
+      fold_gate(config.attention, found->second, tensor);
     }
   }
   return result;

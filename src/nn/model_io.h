@@ -31,9 +31,9 @@ void save_model(const Model& model, const std::filesystem::path& folder, const S
 // Tensors of the base model are never made up.
 enum class MissingParts {
   refuse,
-  initialise,  // as in a new model: gates near one half, which scales values and outputs down
-  // The same, and v_proj (where a value gate is new) and o_proj (where an output gate is) doubled, so that
-  // the model starts as the function it was.
+  initialise,  // as in a new model: gates near gate_init, which scales values and outputs down
+  // The same, and v_proj (where a value gate is new) and o_proj (where an output gate is) divided by
+  // gate_init, so that the model starts as the function it was.
   initialise_and_fold,
 };
 

@@ -16,10 +16,11 @@ at::Tensor read_tensor(const WeightSource& source) {
   return tensor;
 }
 
-void double_weight(at::Tensor& tensor, const WeightSource& source) {
-  tensor.mul_(2);
+void fold_gate(const AttentionConfig& config, const WeightSource& source, at::Tensor& tensor) {
+  const double factor = 1 / config.gate_init;
+  tensor.mul_(factor);
   if (!tensor.isfinite().all().item<bool>()) {
-    bad_file(source.file_name, concat("tensor '", source.tensor->name, "' to be finite when doubled"),
+    bad_file(source.file_name, concat("tensor '", source.tensor->name, "' to be finite times ", factor),
              "infinity or NaN");
   }
 }

@@ -29,6 +29,7 @@ Arguments base_settings(const std::string& base) {
   if (base == "base-standard") return {"system=standard"};
   if (base == "base-gated") return {"system=gated-only"};
   if (base == "base-g1") return {"system=gated-only", "value_gate=none"};
+  if (base == "base-open") return {"system=gated-only", concat("gate_init=", kOpenGates)};
   return {"system=gated-only", "output_gate=none"};  // base-g2
 }
 
@@ -68,6 +69,7 @@ class Planner {
       ablation("gates", {"g2", "base-g2", {"system=gsa", "output_gate=none"}});
       ablation("gates", {"g1", "base-g1", {"system=gsa", "value_gate=none"}});
       ablation("gates", {"gsa", "base-gated", {"system=gsa"}}, false);
+      ablation("gates", {"open", "base-open", {"system=gsa"}});
     }
     return std::move(steps_);
   }
@@ -102,9 +104,16 @@ class Planner {
     append(arguments, {"--set", assignment});
   }
 
+  struct Recipe {
+    Phases phases;
+    double rate;
+    std::int64_t seed, data_seed, batch_tokens;
+  };
+
   // model: settings of the table [model].
   Step training(const std::string& group, const std::string& name, const Arguments& model,
-                const Phases& phases, double rate, std::int64_t seed, std::int64_t data_seed) const {
+                const Recipe& recipe) const {
+    const Phases& phases = recipe.phases;
     Step step{.name = name + "/train", .kind = Kind::training, .group = group, .needs = {"data"}};
     step.output = "runs/" + name;
     Arguments& a = step.arguments;
@@ -113,14 +122,14 @@ class Planner {
     set(a, "data.train=data/train");
     set(a, "data.validation=data/validation-1");
     set(a, concat("data.length=", s_.length));
-    set(a, concat("data.seed=", data_seed));
-    set(a, concat("seed=", seed));
-    set(a, concat("batch.tokens=", s_.batch_tokens));
-    set(a, concat("batch.rows=", s_.batch_rows));
+    set(a, concat("data.seed=", recipe.data_seed));
+    set(a, concat("seed=", recipe.seed));
+    set(a, concat("batch.tokens=", recipe.batch_tokens));
+    set(a, concat("batch.rows=", std::min(s_.batch_rows, recipe.batch_tokens / s_.length)));
     set(a, concat("phases.dense=", phases.dense));
     set(a, concat("phases.warmup=", phases.warmup));
     set(a, concat("phases.sparse=", phases.sparse));
-    set(a, concat("optimizer.lr=", rate));
+    set(a, concat("optimizer.lr=", recipe.rate));
     set(a, concat("kl_share=", s_.kl_share));
     set(a, concat("output.save_every=", s_.save_every));
     set(a, "output.keep_last=1");
@@ -129,7 +138,7 @@ class Planner {
     set(a, concat("output.validation_tokens=", std::min<std::int64_t>(s_.validation_tokens, 16 * s_.length)));
     set(a, "output.folder=" + step.output);
     step.steps = phases.steps();
-    step.cost = static_cast<double>(phases.steps() * s_.batch_tokens);
+    step.cost = static_cast<double>(phases.steps() * recipe.batch_tokens);
     return step;
   }
 
@@ -146,7 +155,12 @@ class Planner {
     const std::string run = seed_name(seed) + "/" + name;
     Arguments model = dense_settings();
     append(model, base_settings(name));
-    add(training(group, run, model, {s_.base_steps, 0, 0}, s_.rate, seed, seed));
+    add(training(group, run, model,
+                 {.phases = {s_.base_steps, 0, 0},
+                  .rate = s_.rate,
+                  .seed = seed,
+                  .data_seed = seed,
+                  .batch_tokens = s_.batch_tokens}));
     return run;
   }
 
@@ -176,7 +190,12 @@ class Planner {
     }
     // In another order than the base had, whose first rows it would read again.
     constexpr std::int64_t kOtherOrder = 1000;
-    Step step = training(group, run, model, phases, s_.adapt_rate, seed, kOtherOrder + seed);
+    Step step = training(group, run, model,
+                         {.phases = phases,
+                          .rate = s_.adapt_rate,
+                          .seed = seed,
+                          .data_seed = kOtherOrder + seed,
+                          .batch_tokens = s_.batch_tokens});
     step.needs = {from + "/train"};
     add(std::move(step));
     return run;
@@ -292,7 +311,11 @@ class Planner {
         model.push_back("system=" + system);
         if (sparse) add_k(model);
         Step step = training("stability", concat(seed_name(1), "/", rate_name(factor), "-", system), model,
-                             phases, factor * s_.rate, 1, 1);
+                             {.phases = phases,
+                              .rate = factor * s_.rate,
+                              .seed = 1,
+                              .data_seed = 1,
+                              .batch_tokens = s_.stability_tokens});
         step.may_diverge = true;
         add(std::move(step));
       }

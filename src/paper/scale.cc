@@ -35,6 +35,7 @@ Scale smoke() {
   scale.kl_share = 1;
   scale.stability = {6, 1, 3};
   scale.stability_rates = {1, 2, 4};
+  scale.stability_tokens = 1024;
   scale.save_every = 5;
   scale.train_tokens = 32 * 1024;
   scale.validation_tokens = 4 * 1024;
@@ -65,6 +66,7 @@ Scale small() {
   scale.kl_share = 1.0 / 64;
   scale.stability = {300, 50, 350};
   scale.stability_rates = {1, 2, 4};
+  scale.stability_tokens = scale.batch_tokens / 4;
   scale.save_every = 250;
   scale.train_tokens = scale.steps() * scale.batch_tokens;
   scale.validation_tokens = 524'288;
@@ -93,6 +95,7 @@ Scale medium() {
   scale.rate = 6e-4;
   scale.adapt_rate = 2e-4;
   scale.stability = {2000, 200, 1000};
+  scale.stability_tokens = scale.batch_tokens / 4;
   scale.save_every = 500;
   scale.train_tokens = scale.steps() * scale.batch_tokens;
   scale.validation_tokens = 2'097'152;
@@ -133,6 +136,7 @@ OrderedJson to_json(const Scale& s) {
           {"kl_share", s.kl_share},
           {"stability", {s.stability.dense, s.stability.warmup, s.stability.sparse}},
           {"stability_rates", s.stability_rates},
+          {"stability_tokens", s.stability_tokens},
           {"train_tokens", s.train_tokens},
           {"validation_tokens", s.validation_tokens},
           {"ruler_lengths", s.ruler_lengths},

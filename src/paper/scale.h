@@ -31,6 +31,7 @@ struct Scale {
   // sparse ones: the guard that counts spikes watches a phase from there on (train/guard.h).
   Phases stability = {};
   std::vector<double> stability_rates = {};
+  std::int64_t stability_tokens = 0;  // of a step: fewer than batch_tokens are noisier, and cost less
   std::int64_t save_every = 0;
   // Of the datasets. As many to train on as a system sees in all, so that what is made by rule does not repeat itself.
   std::int64_t train_tokens = 0, validation_tokens = 0;

@@ -72,8 +72,10 @@ Table stability_table(const Figures& figures) {
       .id = "stability",
       .title = "Training stability",
       .about = concat(
-          "Short runs from scratch at multiples of the rate that the main tables have (", s.rate,
-          "), one seed: how many of 1,000 steps had a loss 6 deviations above the last 128 (the first 128 of "
+          "Short runs from scratch at multiples of the rate that the main tables have (", s.rate, "), with ",
+          grouped(s.stability_tokens),
+          " tokens a step, one seed: how many of 1,000 steps had a loss 6 deviations above the last 128 (the "
+          "first 128 of "
           "a phase are not watched), and the loss of the last tenth. Time: of a training step of the main "
           "tables, over standard's."),
       .columns = {},

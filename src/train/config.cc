@@ -197,6 +197,9 @@ std::vector<Option> options_of(TrainConfig& c) {
              "G2; empty: as the system has it"),
       choice("model.output_gate", c.model.output_gate, {"", "none", "elementwise", "headwise"},
              "G1; empty: as the system has it"),
+      real("model.gate_init", c.model.gate_init, 0, 0.9999,
+           "where new gates start; what a folder has is divided by it, to stay the same function; 0: as it "
+           "is, in a new model 0.5"),
       choice("model.score_form", c.model.score_form, {"", "sigmoid", "relu"},
              "the indexer's activation; empty: as the system has it"),
       choice("model.budget", c.model.budget, {"", "inverse", "proportional", "fixed"},
@@ -499,6 +502,7 @@ nn::ModelConfig TrainConfig::model_config(std::int64_t tokenizer_vocab_size,
   }
   if (!model.value_gate.empty()) attention.value_gate = nn::gate_kind_by_name(model.value_gate);
   if (!model.output_gate.empty()) attention.output_gate = nn::gate_kind_by_name(model.output_gate);
+  apply_gate_init(*this, config, stored);
   if (!model.budget.empty()) attention.budget.mode = nn::budget_mode_by_name(model.budget);
   apply_budget(*this, config, stored);
   try {

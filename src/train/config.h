@@ -26,6 +26,7 @@ struct TrainConfig {
     std::int64_t layers = 0, d_model = 0, intermediate_size = 0, heads = 0, kv_heads = 0, head_size = 0;
     std::string tie_embeddings;
     double rope_theta = 0;
+    double gate_init = 0;
     std::int64_t dense_below = -1;
     std::int64_t index_heads = 0, index_head_size = 0;
     double index_rope_fraction = -1, index_temperature = 0, index_variance_momentum = -1;

@@ -111,6 +111,32 @@ void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
   }
 }
 
+void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
+                     const std::optional<nn::ModelConfig>& stored) {
+  const double asked = options.model.gate_init;
+  if (asked == 0) return;
+  nn::AttentionConfig& attention = config.attention;
+  const auto is_new = [](nn::GateKind before, nn::GateKind after) {
+    return before == nn::GateKind::none && after != nn::GateKind::none;
+  };
+  nn::GateKind value = nn::GateKind::none, output = nn::GateKind::none;  // before
+  if (stored) {
+    value = stored->attention.value_gate;
+    output = stored->attention.output_gate;
+  }
+  if (!is_new(value, attention.value_gate) && !is_new(output, attention.output_gate)) {
+    const bool none =
+        attention.value_gate == nn::GateKind::none && attention.output_gate == nn::GateKind::none;
+    if (none || asked != attention.gate_init) {
+      refuse_size("model.gate_init",
+                  none ? "none for a model without gates"
+                       : concat(attention.gate_init, ", as the folder '", options.model.from, "' has it"),
+                  concat(asked));
+    }
+  }
+  attention.gate_init = asked;
+}
+
 void apply_budget(const TrainConfig& options, nn::ModelConfig& config,
                   const std::optional<nn::ModelConfig>& stored) {
   if (!config.attention.sparse) return;

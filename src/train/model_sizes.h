@@ -15,6 +15,11 @@ namespace gsa::train {
 void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
                  const std::optional<nn::ModelConfig>& stored);
 
+// model.gate_init, for a model that gets gates: other gates are where training has left them. Refused without a new
+// gate, unless it repeats what the folder says.
+void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
+                     const std::optional<nn::ModelConfig>& stored);
+
 // k_base, k_min and k_max: what the options say, else what the preset or the folder has. A folder without an
 // indexer has none, and gets
 //   k_base = data.length / 8, to the nearest multiple of 64 (below 512 tokens to a whole number, at least 1)

@@ -50,6 +50,7 @@ TEST(ConfigJson, EveryFieldComesBack) {
   a.kv_heads = 3;
   a.head_size = 10;
   a.init_std = 0.013;
+  a.gate_init = 0.75;
   a.gate_init_std = 0.0017;
   a.value_gate = GateKind::headwise;
   a.output_gate = GateKind::none;
@@ -82,6 +83,7 @@ TEST(ConfigJson, EveryFieldComesBack) {
   EXPECT_EQ(b.rope.yarn.beta_fast, 31);
   EXPECT_EQ(b.dense_below, 17);
   EXPECT_EQ(b.value_gate, GateKind::headwise);
+  EXPECT_EQ(b.gate_init, 0.75);
   EXPECT_EQ(b.gate_init_std, 0.0017);
   EXPECT_FALSE(parse_config(config_to_json({config, std::nullopt})).dtype.has_value());
 }
@@ -124,7 +126,8 @@ TEST(ConfigJson, StandardIsPlainLlama) {
   const Json json = Json::parse(config_to_json({config, DType::f32}));
   EXPECT_EQ(json["model_type"], "llama");
   EXPECT_EQ(json["architectures"], Json::array({"LlamaForCausalLM"}));
-  for (const char* key : {"index_topk", "sparse_attention", "value_gate", "gate_init_std", "dense_below"}) {
+  for (const char* key :
+       {"index_topk", "sparse_attention", "value_gate", "gate_init", "gate_init_std", "dense_below"}) {
     EXPECT_FALSE(json.contains(key)) << key;
   }
   apply(config, System::gated_only);

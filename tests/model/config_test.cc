@@ -133,6 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"yarn_attention", [](auto& c) { c.rope.yarn.attention_factor = -1; },
                   "rope.yarn.attention_factor", "-1"},
         BadConfig{"init_std", [](auto& c) { c.init_std = kInf; }, "init_std", "inf"},
+        BadConfig{"gate_init_shut", [](auto& c) { c.gate_init = 0; }, "gate_init", "0"},
+        BadConfig{"gate_init_open", [](auto& c) { c.gate_init = 1; }, "gate_init", "1"},
         BadConfig{"gate_init_std", [](auto& c) { c.gate_init_std = -0.1; }, "gate_init_std", "-0.1"},
         BadConfig{"gate_kind", [](auto& c) { c.value_gate = static_cast<GateKind>(9); }, "gate", "9"}),
     [](const auto& test) { return std::string(test.param.name); });

@@ -137,6 +137,17 @@ TEST(Gates, StartAtOneHalf) {
   EXPECT_FALSE(bare.stats->output_gate_mean.has_value());
 }
 
+TEST(Gates, StartWhereTheConfigurationSays) {
+  AttentionConfig config = small(AttentionConfig::gsa());
+  config.gate_init = 0.875;
+  config.gate_init_std = AttentionConfig().gate_init_std;
+  const auto stats = make_layer(config)
+                         ->forward(random_input({2, kLearningLength, config.d_model}), {.want_stats = true})
+                         .stats.value();
+  EXPECT_NEAR(stats.value_gate_mean.value(), 0.875, 0.01);
+  EXPECT_NEAR(stats.output_gate_mean.value(), 0.875, 0.01);
+}
+
 TEST(Gates, MeansAreThoseOfTheSigmoids) {
   for (const GateKind kind : {GateKind::elementwise, GateKind::headwise}) {
     AttentionConfig config = small(AttentionConfig::gated_only());

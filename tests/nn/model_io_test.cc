@@ -168,16 +168,17 @@ TEST(Conversion, MissingPartsAreNamedOrRefused) {
   EXPECT_EQ(mean_variances(model).size(), 0u);
 }
 
-// Gates at one half, folded into their neighbours, leave a dense model what it was; a bias of v is one.
+// New gates, folded into their neighbours, leave a dense model what it was; a bias of v is one.
 TEST(Conversion, FoldedGatesKeepTheFunction) {
-  for (const bool bias : {false, true}) {
-    SCOPED_TRACE(bias);
+  for (const auto& [bias, gate_init] : {std::pair{false, 0.5}, {true, 0.5}, {true, 0.8}}) {
+    SCOPED_TRACE(concat(bias, " ", gate_init));
     TemporaryFolder folder;
     ModelConfig dense = small_model(small(AttentionConfig::standard()));
     dense.attention.qkv_bias = bias;
     auto model = make_model(dense, torch::kFloat32);
     save_model(model, folder.path());
     ModelConfig gated = small_model(small(AttentionConfig::gated_only()));
+    gated.attention.gate_init = gate_init;
     gated.attention.gate_init_std = 0;
     gated.attention.qkv_bias = bias;
     const Tensor tokens = random_tokens({2, 20});

@@ -173,6 +173,24 @@ TEST(PaperPlan, AblationsReuseWhatTheMainTablesTrained) {
   EXPECT_EQ(settings(step(plan, "seed-1/g1/train")).at("model.from"), "runs/seed-1/base-g1/latest");
 }
 
+TEST(PaperPlan, GatesThatStartOpenAreABaseOfTheirOwn) {
+  const std::vector<Step> plan = plan_of("small");
+  EXPECT_EQ(settings(step(plan, "seed-1/base-open/train")).at("model.gate_init"), "0.88");
+  const auto adapted = settings(step(plan, "seed-1/open/train"));
+  EXPECT_EQ(adapted.at("model.from"), "runs/seed-1/base-open/latest");
+  EXPECT_FALSE(adapted.contains("model.gate_init"));  // its gates are where training has left them
+}
+
+TEST(PaperPlan, StabilityHasSmallerBatches) {
+  const std::vector<Step> plan = plan_of("small");
+  const auto batch = [&](const char* name) {
+    const auto set = settings(step(plan, name));
+    return set.at("batch.tokens") + " by " + set.at("batch.rows");
+  };
+  EXPECT_EQ(batch("seed-1/rate-4-gsa/train"), "32768 by 8");
+  EXPECT_EQ(batch("seed-1/base-gated/train"), "131072 by 32");
+}
+
 TEST(PaperPlan, OnlyWhatIsAskedFor) {
   const std::vector<Step> some =
       make_plan({.scale = scale_by_name("smoke"), .systems = {"standard", "gated-only"}, .groups = {"main"}});

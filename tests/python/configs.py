@@ -6,7 +6,7 @@ import gated_sparse_attention as gsa
 def attention(system="gsa", **changes):
     config = gsa.AttentionConfig(
         d_model=48, heads=4, kv_heads=2, head_size=16, indexer=gsa.IndexerConfig(heads=3, head_size=8),
-        budget=gsa.BudgetConfig("inverse", 12, 4, 24), init_std=0.15, gate_init_std=0.1,
+        budget=gsa.BudgetConfig("inverse", 12, 4, 24), init_std=0.15, gate_init=0.6, gate_init_std=0.1,
     ).apply(system)  # fmt: skip
     for path, value in changes.items():
         *parents, name = path.split("__")

@@ -330,6 +330,38 @@ TEST(TrainConfig, AFoldersSizesAreNotContradicted) {
   expect_error([&] { config.model_config(258, stored); }, {"model.system", "model.index_head_size"});
 }
 
+TEST(TrainConfig, GateInitIsOfNewGates) {
+  const auto gate_init = [](std::initializer_list<const char*> assignments,
+                            const std::optional<nn::ModelConfig>& stored = std::nullopt) {
+    TrainConfig config = valid();
+    config.phases = {.dense = 1, .warmup = 0, .sparse = 0};
+    if (stored) config.model.from = "some/folder";
+    for (const char* assignment : assignments) set_option(config, assignment);
+    config.resolve();
+    return config.model_config(258, stored).attention.gate_init;
+  };
+  nn::ModelConfig standard = nn::ModelConfig::preset("tiny"), gated = standard, half_gated = standard;
+  apply(standard, nn::System::standard);
+  apply(gated, nn::System::gated_only);
+  apply(half_gated, nn::System::gated_only);
+  half_gated.attention.value_gate = nn::GateKind::none;
+  EXPECT_EQ(gate_init({}), 0.5);
+  EXPECT_EQ(gate_init({"model.gate_init=0.75"}), 0.75);
+  EXPECT_EQ(gate_init({"model.gate_init=0.75", "model.system=gated-only"}, standard), 0.75);
+  EXPECT_EQ(gate_init({"model.gate_init=0.75", "model.value_gate=headwise"}, half_gated), 0.75);
+  EXPECT_EQ(gate_init({"model.gate_init=0.5"}, gated), 0.5);
+  expect_error([&] { gate_init({"model.gate_init=0.75"}, gated); },
+               {"model.gate_init", "expected 0.5, as the folder 'some/folder' has it", "got 0.75"});
+  for (const auto& stored : {std::optional<nn::ModelConfig>(), std::optional(standard)}) {
+    expect_error(
+        [&] {
+          gate_init({"model.gate_init=0.75", "model.system=standard"}, stored);
+        },
+        {"model.gate_init", "none for a model without gates", "got 0.75"});
+  }
+  expect_error([&] { gate_init({"model.gate_init=1"}); }, {"model.gate_init", "1"});
+}
+
 TEST(TrainConfig, ANewFormBringsItsTemperatureUnlessOneIsSet) {
   const auto temperature = [](std::initializer_list<const char*> assignments,
                               const std::optional<nn::ModelConfig>& stored = std::nullopt) {

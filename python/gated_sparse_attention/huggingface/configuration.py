@@ -39,6 +39,7 @@ class GatedSparseAttentionConfig(PreTrainedConfig):
     sparse_attention: bool = True
     value_gate: str = "elementwise"
     output_gate: str = "elementwise"
+    gate_init: float = 0.5
     gate_init_std: float = 0.002
     index_n_heads: int = 4
     index_head_dim: int = 64

@@ -155,7 +155,7 @@ class GatedSparseAttentionPreTrainedModel(PreTrainedModel):
         if isinstance(module, (nn.Linear, nn.Embedding)):
             init.normal_(module.weight, mean=0.0, std=getattr(module, "init_std", self.config.initializer_range))
             if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
+                init.constant_(module.bias, getattr(module, "init_bias", 0.0))
         elif isinstance(module, RmsNorm):
             init.ones_(module.weight)
         elif isinstance(module, Indexer):
