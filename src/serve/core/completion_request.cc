@@ -9,8 +9,8 @@
 namespace gsa::serve {
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMinInteger = std::numeric_limits<std::int64_t>::min();
 
 std::uint64_t random_seed() {
   std::random_device device;
@@ -83,17 +83,17 @@ infer::SamplingOptions parse_sampling(const Fields& fields) {
   infer::SamplingOptions sampling;
   sampling.temperature = fields.number("temperature", 0, 2).value_or(1);
   sampling.top_p = fields.number("top_p", 0, 1, /*above=*/true).value_or(1);
-  sampling.top_k = std::max<std::int64_t>(0, fields.integer("top_k", -1, kMost).value_or(0));
+  sampling.top_k = std::max<std::int64_t>(0, fields.integer("top_k", -1, kMaxInteger).value_or(0));
   sampling.min_p = fields.number("min_p", 0, 1).value_or(0);
   sampling.repetition_penalty = fields.number("repetition_penalty", 0, 10, /*above=*/true).value_or(1);
-  const auto seed = fields.integer("seed", kLeast, kMost);
+  const auto seed = fields.integer("seed", kMinInteger, kMaxInteger);
   sampling.seed = seed ? static_cast<std::uint64_t>(*seed) : random_seed();
   return sampling;
 }
 
 std::optional<std::int64_t> parse_max_tokens(const Fields& fields, std::int64_t least) {
-  const auto old_name = fields.integer("max_tokens", least, kMost);
-  const auto new_name = fields.integer("max_completion_tokens", least, kMost);
+  const auto old_name = fields.integer("max_tokens", least, kMaxInteger);
+  const auto new_name = fields.integer("max_completion_tokens", least, kMaxInteger);
   if (old_name && new_name && *old_name != *new_name) {
     bad_value("max_completion_tokens", concat("what max_tokens says, ", *old_name), concat(*new_name));
   }
@@ -109,7 +109,7 @@ CompletionRequest parse_common(const Fields& fields, const RequestContext& conte
   request.max_length = context.max_length;
   request.default_max_tokens = chat ? context.max_length : context.options.default_max_tokens;
   request.n = fields.integer("n", 1, std::min(context.options.max_n, context.options.max_texts)).value_or(1);
-  if (const auto best_of = fields.integer("best_of", 1, kMost); best_of && *best_of != request.n)
+  if (const auto best_of = fields.integer("best_of", 1, kMaxInteger); best_of && *best_of != request.n)
     not_supported("best_of", "only the value of n is");
   request.stream = fields.boolean("stream").value_or(false);
   if (const Json* options = fields.find("stream_options")) {

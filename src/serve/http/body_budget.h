@@ -11,12 +11,12 @@ namespace gsa::serve {
 
 class BodyBudget {
  public:
-  explicit BodyBudget(std::int64_t most) : most_(most) {}
-  std::int64_t most() const { return most_; }
+  explicit BodyBudget(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+  std::int64_t max_bytes() const { return max_bytes_; }
 
  private:
   friend class BodyClaim;
-  const std::int64_t most_;
+  const std::int64_t max_bytes_;
   std::atomic<std::int64_t> used_ = 0;
 };
 
@@ -35,7 +35,7 @@ class BodyClaim {
     const std::int64_t bytes = std::max<std::int64_t>(body - kFree, 0);
     const std::int64_t more = bytes - bytes_;
     if (more <= 0) return true;
-    if (budget_->used_.fetch_add(more) + more > budget_->most_) {
+    if (budget_->used_.fetch_add(more) + more > budget_->max_bytes_) {
       budget_->used_ -= more;
       return false;
     }

@@ -107,7 +107,7 @@ void Connection::process() {
     const RequestReader::Progress progress = reader_.read(input_);
     if (!claim_.grow_to(reader_.body_bytes())) {
       return refuse(503,
-                    concat("bodies of requests: expected at most ", host_.bodies().most(),
+                    concat("bodies of requests: expected at most ", host_.bodies().max_bytes(),
                            " bytes of all clients at a time; try again later"),
                     {{"Retry-After", "1"}});
     }
