@@ -49,7 +49,7 @@ std::vector<Step> make_plan(const PlanOptions& options);
 // ---- names that plan and tables share
 
 // Where the gates of an ablation start, in place of one half.
-constexpr double kOpenGates = 0.88;
+constexpr double kOpenGates = 0.9;
 
 // Datasets for perplexity, under data/.
 constexpr const char* kValidation[] = {"validation-1", "validation-2"};
