@@ -39,6 +39,9 @@ SHARDED = {  # case of configs.py, type, whether activations are computed again,
     "all-dense": ("dense-below-all", torch.float64, False, dict(want_kl=True)),
     "warmup": ("gsa", torch.float64, False, dict(phase="warmup", want_kl=True)),
     "gated-only": ("gated-only", torch.float64, False, dict()),
+    "shared": ("shared", torch.float64, True, dict(want_kl=True)),
+    "shared-all-keys": ("shared-relu", torch.float64, False, dict(want_kl=True, kl_support="all")),
+    "shared-dense-below": ("shared-dense-below", torch.float64, False, dict(want_kl=True)),
 }
 
 
