@@ -95,6 +95,12 @@ class Block(nn.Module):
         return replace(result, out=middle.sum + self.mlp(middle.y))
 
 
+def leads(layers: Sequence[Block]) -> list[bool]:
+    """Of each layer, whether others share its selection."""
+    shares = [layer.self_attn.config.shares_selection for layer in layers]
+    return [after and not own for own, after in zip(shares, [*shares[1:], False])]
+
+
 class BlockRunner:
     """The blocks of a model, one call after another: hands a selection to the layers that share it, and moves the
     running mean of each indexer's variance once, however often a block is computed.
@@ -104,20 +110,19 @@ class BlockRunner:
 
     def __init__(self, layers: Sequence[Block], plan: SequencePlan, run: Callable[..., tuple] | None = None):
         self.plan, self.run = plan, run
-        self.shares = [layer.self_attn.config.shares_selection for layer in layers]
+        self.leads = leads(layers)
         self.selection: SharedSelection | None = None
         self.losses: list[list[Tensor]] = []  # of each group of layers
 
     def __call__(self, number: int, block: Block, x: Tensor) -> AttentionResult:
         """Layer `number` over x."""
-        plan, shares = self.plan, self.shares[number]
+        plan, shares = self.plan, block.self_attn.config.shares_selection
         if plan.kl_sample is not None:
             plan = replace(plan, kl_sample=plan.kl_sample.derive(0, number))
         if not shares:
             self.selection = None
-        wanted = not shares and any(self.shares[number + 1 : number + 2])
-        result = self._run(block, x, plan, self.selection, wanted)
-        if wanted:
+        result = self._run(block, x, plan, self.selection, self.leads[number])
+        if self.leads[number]:
             self.selection = result.selection
         if result.kl is not None:
             if not shares:
@@ -131,7 +136,7 @@ class BlockRunner:
         return torch.stack(means) if means else None
 
     def _run(
-        self, block: Block, x: Tensor, plan: SequencePlan, selection: SharedSelection | None, wanted: bool
+        self, block: Block, x: Tensor, plan: SequencePlan, selection: SharedSelection | None, leads: bool
     ) -> AttentionResult:
         config = block.self_attn.config.indexer
         indexer = block.self_attn.indexer if plan.phase == "sparse" else None
@@ -142,7 +147,7 @@ class BlockRunner:
         ) -> tuple[Tensor | None, ...]:
             # Both ways as arguments and results, the only tensors that a checkpoint tells autograd of.
             given = SharedSelection.of(shared, config) if shared else None
-            result = block(x, plan, mean_variance, selection=given, want_selection=wanted)
+            result = block(x, plan, mean_variance, selection=given, want_selection=leads)
             found = () if result.selection is None else result.selection.tensors()
             return result.out, result.kl, result.kept, result.k_t, result.variance_totals, *found
 

@@ -13,10 +13,10 @@ from transformers.utils import can_return_tuple
 
 from .._errors import bad_argument, shown
 from ..attention import GatedSparseAttention
-from ..functional import IndexerInputs, Layout, attend, decode, sparse_attention
+from ..functional import IndexerInputs, Layout, SelectedPositions, attend, decode, sparse_attention
 from ..indexer import Indexer
 from ..loss import IGNORED
-from ..model import Block, BlockRunner
+from ..model import Block, BlockRunner, leads
 from ..plan import SequencePlan
 from ..rms_norm import RmsNorm
 from .cache import GatedSparseCache
@@ -56,7 +56,9 @@ class _Sequences:
     lengths: list[int]  # of all their keys
     table: Tensor  # of their pages
     lengths_on_device: Tensor  # int32
-    mask: Tensor | None = None  # of the last layer with an indexer, where others share its selection
+    # Of the last layer with an indexer, where others share its selection; one of them.
+    mask: Tensor | None = None
+    selected: SelectedPositions | None = None
 
     def __post_init__(self):
         self.alike = len(set(self.new)) == 1 and 1 <= self.new[0] <= _FEW_QUERIES
@@ -69,7 +71,7 @@ class _CachedPass:
     def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], columns: int,
                  positions: Tensor | None, dtype: torch.dtype, device: torch.device, phase: str | None):  # fmt: skip
         attention = layers[0].self_attn
-        self.shared = any(layer.self_attn.config.shares_selection for layer in layers)
+        self.leads = leads(layers)
         past = cache.lengths or [0] * len(new)
         cache.advance(new, columns)
         self.cache = cache
@@ -120,14 +122,17 @@ class _CachedPass:
         q, device = take(q), q.device
         selects = kind.sparse and not attention.config.shares_selection
         budget = attention.indexer.budget(attention.indexer.mean_variance) if selects else None
-        if kind.alike and not torch.is_grad_enabled() and not self.shared:
-            pages = self.cache.paged(number, kind.table, kind.lengths_on_device, max(kind.lengths), kind.sparse)
+        if kind.alike and not torch.is_grad_enabled():
+            pages = self.cache.paged(number, kind.table, kind.lengths_on_device, max(kind.lengths), selects)
             shape = (len(kind.new), kind.new[0])
             q = q.unflatten(0, shape)
-            if not kind.sparse:
-                return decode(q, pages).out.flatten(0, 1)
-            return decode(q, pages, take(indexer.q).unflatten(0, shape), take(indexer.w).unflatten(0, shape),
-                          indexer.bias, index_scale=indexer.scale, form=indexer.form, budget=budget).out.flatten(0, 1)  # fmt: skip
+            if not selects:
+                return decode(q, pages, selected=kind.selected if kind.sparse else None).out.flatten(0, 1)
+            found = decode(q, pages, take(indexer.q).unflatten(0, shape), take(indexer.w).unflatten(0, shape),
+                           indexer.bias, index_scale=indexer.scale, form=indexer.form, budget=budget,
+                           return_selected=self.leads[number])  # fmt: skip
+            kind.selected = found.selected
+            return found.out.flatten(0, 1)
         slots = self._slots(kind.sequences.tolist(), [0] * len(kind.lengths), kind.lengths, device)
         rows = self.cache.rows(number, slots)
         if torch.is_grad_enabled():
@@ -138,7 +143,8 @@ class _CachedPass:
         if not selects:
             return attend(q, rows.k, rows.v, kind.mask if kind.sparse else None, layout=layout).out
         inputs = IndexerInputs(take(indexer.q), rows.index_k, take(indexer.w), indexer.bias, indexer.scale, indexer.form)
-        found = sparse_attention(q, rows.k, rows.v, inputs.detach(), budget, layout=layout, return_mask=self.shared)
+        found = sparse_attention(q, rows.k, rows.v, inputs.detach(), budget, layout=layout,
+                                 return_mask=self.leads[number])  # fmt: skip
         kind.mask = found.mask
         return found.out
 
