@@ -416,6 +416,25 @@ def test_the_cache_is_cut_and_repeated(case, folder):
         loaded(x[:1], past_key_values=cache)
 
 
+def test_the_cache_holds_indexer_keys_of_layers_that_have_an_indexer(folder, monkeypatch):
+    """And these alone score, once a token."""
+    from gated_sparse_attention.huggingface import modeling
+
+    loaded, x, calls, decode = load(folder("shared")), random_tokens(2, 40), [], modeling.decode
+
+    def counted(q, pages, index_q=None, *args, **options):
+        calls.append((index_q is not None, pages.index_k is not None, options.get("selected") is not None))
+        return decode(q, pages, index_q, *args, **options)
+
+    monkeypatch.setattr(modeling, "decode", counted)
+    cache = hf.GatedSparseCache()
+    with torch.no_grad():
+        loaded(x[:, :39], past_key_values=cache)
+        loaded(x[:, 39:], past_key_values=cache)
+    assert [pages.index_k is not None for pages in cache.pages] == [True, False, True, False]
+    assert calls == [(True, True, False), (False, False, True)] * 2
+
+
 @pytest.mark.parametrize("name", ["model.layers.1", "model.layers.1.self_attn", "model.layers.1.mlp"])
 def test_hooks_see_passes_with_a_cache(name, folder):
     """The layer's input and output, of the prompt and of every new token."""
