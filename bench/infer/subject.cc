@@ -32,20 +32,21 @@ infer::Weights random_weights(const nn::ModelConfig& config, const SubjectOption
   infer::Weights weights;
   weights.config = config;
   weights.selects = a.sparse;
-  weights.columns = infer::input_columns(a, a.sparse);
   weights.embedding = matrix(config.vocab_size, a.d_model);
   weights.output = matrix(config.vocab_size, a.d_model);
   weights.norm = torch::ones({a.d_model}, options);
-  const bool gates = weights.columns.value_gate + weights.columns.output_gate > 0;
   for (std::int64_t n = 0; n < config.layers; ++n) {
     infer::LayerWeights layer;
+    layer.columns = infer::input_columns(config.attention_of(n), a.sparse);
     layer.input_norm = layer.post_norm = weights.norm;
-    layer.input = matrix(weights.columns.total, a.d_model);
-    if (gates) layer.input_bias = torch::zeros({weights.columns.total}, options);
+    layer.input = matrix(layer.columns.total, a.d_model);
+    if (layer.columns.value_gate + layer.columns.output_gate > 0) {
+      layer.input_bias = torch::zeros({layer.columns.total}, options);
+    }
     layer.output = matrix(a.d_model, a.heads * a.head_size);
     layer.gate_up = matrix(2 * config.intermediate, a.d_model);
     layer.down = matrix(a.d_model, config.intermediate);
-    if (a.sparse) {
+    if (config.has_indexer(n)) {
       layer.index_bias = torch::zeros({a.indexer.heads}, options);
       // Not known yet: k_t is k.
       layer.mean_variance = torch::full({1}, -1, torch::dtype(at::kDouble).device(subject.device));
@@ -80,7 +81,7 @@ infer::Sequence Subject::filled(std::int64_t length) {
     const auto rows = [&](at::IntArrayRef shape) { return torch::randn(shape, options).mul_(kSpread); };
     for (std::int64_t n = 0; n < config_.layers; ++n) {
       ops::OptTensor index_k;
-      if (sparse()) index_k = rows({count, a.indexer.head_size});
+      if (config_.has_indexer(n)) index_k = rows({count, a.indexer.head_size});
       cache.write(n, slots, rows({count, a.kv_heads, a.head_size}), rows({count, a.kv_heads, a.head_size}),
                   index_k);
     }
