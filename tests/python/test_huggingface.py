@@ -153,6 +153,15 @@ def test_a_cache_gives_the_logits_of_the_whole(case, folder):
         torch.testing.assert_close(stepwise(loaded, x, prefix, step), whole)
 
 
+def test_masks_that_would_take_too_much_memory_are_made_again(folder, monkeypatch):
+    loaded, x = load(folder("shared")), random_tokens()
+    found = []
+    for affordable in (True, False):
+        monkeypatch.setattr("gated_sparse_attention.huggingface.modeling.mask_is_affordable", lambda *sizes: affordable)
+        found.append(stepwise(loaded, x, 60, 20))
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("side", ["left", "right", "both"])
 @pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("case", ["dense-below", "shared-dense-below"])
@@ -251,7 +260,7 @@ def test_beam_search(case, folder):
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["graph", "reentrant"])
-@pytest.mark.parametrize("case", ["gsa", "shared", "shared-relu"])
+@pytest.mark.parametrize("case", ["gsa", "shared", "shared-relu", "shared-dense-below"])
 def test_training_with_and_without_gradient_checkpointing(case, reentrant, folder):
     plain, x = load(folder(case)).train(), random_tokens()
     mask = torch.ones_like(x)
