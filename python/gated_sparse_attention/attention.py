@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from ._errors import bad_argument, shown
 from .config import AttentionConfig
 from .functional import (
-    Attention, IndexerInputs, SparseAttention, attend, attend_lse, gate, indexer_kl, rotary, select_mask, sparse_attention,
+    Attention, IndexerInputs, SparseAttention, attend, attend_lse, gate, indexer_kl, rotary, select_mask,
+    sparse_attention,
 )  # fmt: skip
 from .indexer import Indexer, make_linear
 from .plan import ForwardOptions, SequenceGroup, SequencePlan, make_plan
@@ -40,7 +41,7 @@ class AttentionResult:
     """out as h. kl: 0-dim, the indexer's loss, mean over queries, where wanted. kept: 0-dim, of a loss over all keys
     in the sparse phase, the share of dense attention's mass on the selected keys. k_t: int32 as h without d_model,
     how many keys each query attended to, in the sparse phase. variance_totals: float64 [2], what moves the running
-    mean of the variance. selection: where wanted, in the sparse phase, and for the loss in warm-up."""
+    mean of the variance. selection: for followers, in the sparse phase, and for the loss in warm-up."""
 
     out: Tensor
     kl: Tensor | None = None
@@ -279,7 +280,8 @@ class GatedSparseAttention(nn.Module):
 
     def _asked(self, indexer: IndexerInputs | None, mean_variance: Tensor | None, groups: int) -> SharedSelection:
         """The layer's own indexer, before it has selected."""
-        log = self.indexer.log_temperature if self.indexer is not None and self.config.indexer.temperature.learned else None
+        learned = self.indexer is not None and self.config.indexer.temperature.learned
+        log = self.indexer.log_temperature if learned else None
         return SharedSelection((None,) * groups, None, indexer, log, mean_variance)
 
     def _for_followers(

@@ -59,6 +59,7 @@ class SharedSelection:
         """The other way; config: of any of the layers."""
         k_t, log_temperature, mean_variance, q, k, w, bias, *masks = tensors
         inputs = None if q is None else indexer_inputs(config.indexer, q, k, w, bias)
+        mean_variance = None if mean_variance is None else mean_variance.detach()  # a checkpoint has given it a gradient
         return cls(tuple(masks), k_t, inputs, log_temperature, mean_variance)
 
     def apart(self) -> "SharedSelection":

@@ -16,7 +16,7 @@ hf = gsa.huggingface
 from safetensors.torch import load_file, save_file  # noqa: E402, transformers needs it too
 
 GENERATED = ["sparse-only", "gated-only", "gsa", "gsa-tied-yarn", "relu", "headwise", "half-rotated", "dense-below",
-             "biases", "query-key-norms", "llama3", "shared", "shared-relu", "shared-dense-below"]  # fmt: skip
+             "biases", "query-key-norms", "llama3", "shared", "shared-relu-learned", "shared-dense-below"]  # fmt: skip
 SELECTED = pytest.mark.parametrize("case", ["gsa", "shared"])
 
 
@@ -260,8 +260,10 @@ def test_beam_search(case, folder):
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["graph", "reentrant"])
-@pytest.mark.parametrize("case", ["gsa", "shared", "shared-relu", "shared-dense-below"])
-def test_training_with_and_without_gradient_checkpointing(case, reentrant, folder):
+@pytest.mark.parametrize("case, affordable", [("gsa", True), ("shared", True), ("shared-relu-learned", True),
+                                              ("shared-dense-below", True), ("shared-dense-below", False)])  # fmt: skip
+def test_training_with_and_without_gradient_checkpointing(case, affordable, reentrant, folder, monkeypatch):
+    monkeypatch.setattr("gated_sparse_attention.attention.mask_is_affordable", lambda *sizes: affordable)
     plain, x = load(folder(case)).train(), random_tokens()
     mask = torch.ones_like(x)
     mask[0, :9] = 0

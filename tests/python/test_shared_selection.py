@@ -269,7 +269,7 @@ def test_parameters_of_an_indexer_are_those_of_its_layer():
 @pytest.mark.parametrize("options", [dict(), dict(phase="warmup"), dict(kl_support="all", kl_sample=gsa.KlSample(0.5, 7))],
                          ids=["sparse", "warmup", "sample"])  # fmt: skip
 def test_the_loss_of_a_group_is_the_mean_of_its_layers(options):
-    made, x = make("shared-relu").train(), random_tokens()  # of 1 layer and of 3
+    made, x = make("shared-relu-learned").train(), random_tokens()  # of 1 layer and of 3
     results = results_of(made)
     result = made.model(x, want_kl=True, **options)
     own = [layer.kl for layer in results]
@@ -309,7 +309,7 @@ def test_the_running_means_are_the_leaders():
         torch.testing.assert_close(layer.self_attn.indexer.mean_variance, 0.99 * 0.02 + 0.01 * mean)
 
 
-@pytest.mark.parametrize("case", ["shared-relu", "shared-dense-below"])
+@pytest.mark.parametrize("case", ["shared-relu-learned", "shared-dense-below"])
 @pytest.mark.parametrize("again", [False, True], ids=["", "checkpointed"])
 def test_masks_that_would_take_too_much_memory_are_made_again(case, again, monkeypatch):
     """To the bit: outputs, losses and gradients. The second of three sequences is short."""
