@@ -95,8 +95,9 @@ def test_new_models_start_as_they_should():
     assert (made.model.norm.weight == 1).all()
 
 
-def test_greedy_text_is_the_programs(trained, program):
-    path = trained("gsa")
+@pytest.mark.parametrize("options", [{}, {"index_every": 2}], ids=["", "shared"])
+def test_greedy_text_is_the_programs(options, trained, program):
+    path = trained("gsa", **options)
     prompts = ["the keeper", "walks to the harbour\nthe keeper of the lamp walks to the har", "lamp"]
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
     printed = program("generate", path, "-n", 60, "--temperature", 0, "--ignore-eos", "--json", *words)
