@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "gsa/error.h"
+#include "gsa/tensor_view.h"
 #include "infer/network.h"
 #include "infer/step_graph.h"
 #include "torch/tensor_checks.h"
