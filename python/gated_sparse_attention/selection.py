@@ -1,5 +1,5 @@
-"""What a layer with an indexer hands to the layers after it that share its selection: what it selected, and the indexer's
-inputs, since those layers' attention is a part of what the indexer learns (docs/specification.md)."""
+"""What a layer with an indexer hands to the layers after it that share its selection: what it selected, and the
+indexer's inputs, since those layers' attention is a part of what the indexer learns (docs/specification.md)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -39,8 +39,8 @@ class SharedSelection:
     """masks: of each group of the plan, as gsa::attend takes it; None where the group is dense, and where it would take
     more memory than it is worth: selecting once more gives the same. k_t: AttentionResult's.
 
-    indexer, log_temperature: its inputs [T, ...] and the temperature that is learned, with gradient; mean_variance: that
-    it selected with. None where nobody needs them."""
+    indexer, log_temperature: its inputs [T, ...] and the temperature that is learned, with gradient; mean_variance:
+    what it selected with. None where nobody needs them."""
 
     masks: tuple[Tensor | None, ...]
     k_t: Tensor | None = None
@@ -59,7 +59,8 @@ class SharedSelection:
         """The other way; config: of any of the layers."""
         k_t, log_temperature, mean_variance, q, k, w, bias, *masks = tensors
         inputs = None if q is None else indexer_inputs(config.indexer, q, k, w, bias)
-        mean_variance = None if mean_variance is None else mean_variance.detach()  # a checkpoint has given it a gradient
+        if mean_variance is not None:
+            mean_variance = mean_variance.detach()  # as a result of a checkpoint it may ask for a gradient
         return cls(tuple(masks), k_t, inputs, log_temperature, mean_variance)
 
     def apart(self) -> "SharedSelection":

@@ -123,8 +123,8 @@ def test_folders_of_the_program(options, trained, probe):
     (lambda v, s: s.update(more=torch.zeros(1)), "'more'"),
     (lambda v, s: s.update({"model.norm.weight": torch.zeros(3)}), r"'model.norm.weight' of shape \[48\]"),
     (lambda v, s: s.update({"model.norm.weight": torch.zeros(48, dtype=torch.float16)}), "one floating-point type"),
-], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "indexers", "fewer-indexers", "lacks", "more",
-        "shape", "mixed"])  # fmt: skip
+], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "indexers", "fewer-indexers", "lacks",
+        "more", "shape", "mixed"])  # fmt: skip
 def test_bad_folders_are_refused(change, message, tmp_path):
     gsa.save_model(make("gsa"), tmp_path)
     values, state = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")

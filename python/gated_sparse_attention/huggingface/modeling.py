@@ -1,6 +1,6 @@
 """The model for transformers: the same blocks as gated_sparse_attention.model, with padding, a cache and generate()."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -147,7 +147,7 @@ class _CachedPass:
             return attend(q, rows.k, rows.v, kind.mask if kind.sparse else None, layout=layout).out
         followers = self.followers[number]
         if selects:
-            inputs = IndexerInputs(take(indexer.q), rows.index_k, take(indexer.w), indexer.bias, indexer.scale, indexer.form)
+            inputs = replace(indexer, q=take(indexer.q), k=rows.index_k, w=take(indexer.w))
             kind.selector = inputs.detach(), budget
         keeps = followers > 0 and mask_is_affordable(max(kind.lengths), q, 1 + followers)
         found = sparse_attention(q, rows.k, rows.v, *kind.selector, layout=layout, return_mask=keeps)
