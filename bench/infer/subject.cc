@@ -18,6 +18,7 @@ nn::ModelConfig config_of(const SubjectOptions& options) {
   apply(config, options.system);
   config.attention.dense_below = 0;  // what is measured is sparse attention, at any length
   config.layers = options.layers;
+  if (config.attention.sparse) config.index_layers = nn::every_nth_layer(options.layers, options.index_every);
   config.vocab_size = options.vocabulary;
   return config;
 }
@@ -121,11 +122,20 @@ Subject::Stage Subject::stage(const std::vector<const infer::Sequence*>& sequenc
   return stage;
 }
 
-Tensor Subject::run(const Stage& stage, std::int64_t n) {
+Tensor Subject::run(Stage& stage, std::int64_t n) {
   ops::PagedCache pages = engine_->cache().pages(n);
   pages.block_table = stage.pages.block_table;
   pages.lengths = stage.pages.lengths;
   pages.max_length = stage.pages.max_length;
+  if (sparse() && !config_.has_indexer(n)) {
+    return ops::decode_selected(stage.q, pages, *stage.selection, stage.gate).out;
+  }
+  if (!config_.index_layers.empty()) {
+    const ops::DecodedSelection both =
+        ops::decode_with_selection(stage.q, pages, *stage.indexer, stage.budget, stage.gate);
+    stage.selection = both.selection;
+    return both.decoded.out;
+  }
   return ops::decode(stage.q, pages, stage.indexer, stage.budget, stage.gate).out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "gsa/error.h"
+#include "gsa/tensor_view.h"
 #include "infer/network.h"
 #include "infer/step_graph.h"
 #include "torch/tensor_checks.h"
@@ -150,8 +151,7 @@ class Engine::Impl {
   // kernels then give the same result and do not score.
   bool takes_every_key(std::int64_t length) const {
     const nn::BudgetConfig& budget = network_.weights().config.attention.budget;
-    return length <=
-           (budget.mode == BudgetMode::fixed ? std::clamp(budget.base, budget.min, budget.max) : budget.min);
+    return length <= (budget.mode == BudgetMode::fixed ? budget.base : budget.min);
   }
   std::int64_t tokens_of_a_pass(std::int64_t longest) const;
   Pass make_pass(const std::vector<PromptChunk>& chunks, std::span<const Prompt> prompts, bool sparse) const;

@@ -124,7 +124,7 @@ class Engine {
 };
 
 // Of the keys that full indexer keys select, the share that 8-bit ones select as well, over all queries of
-// tokens that do not simply take every key; mean over layers and the lowest layer. No indexer: 1.
+// tokens that do not simply take every key; mean over layers with an indexer and the lowest of them. No indexer: 1.
 struct SelectionAgreement {
   double mean = 1, lowest = 1;
   std::int64_t queries = 0;  // of one layer, that chose

@@ -75,6 +75,26 @@ TEST(CacheShape, EightBitKeysTakeOneByteANumberAndAScale) {
                {"index_int8", "indexer"});
 }
 
+TEST(CacheShape, LayersThatShareASelectionKeepNoIndexerKeys) {
+  nn::ModelConfig config = nn::ModelConfig::preset("paper-1.7b");
+  config.index_layers = nn::every_nth_layer(24, 4);
+  const CacheShape shape = cache_shape(config, {});
+  EXPECT_EQ(shape.bytes_per_token(), 24 * 2 * 4 * 128 * 2 + 6 * 64 * 2);
+  EXPECT_EQ(cache_shape(config, {.index_int8 = true}).bytes_per_token(), 24 * 2 * 4 * 128 * 2 + 6 * (64 + 4));
+  EXPECT_EQ(cache_shape(config, {.selects = false}).bytes_per_token(), 24 * 2 * 4 * 128 * 2);
+  EXPECT_TRUE(shape.has_index(8));
+  EXPECT_FALSE(shape.has_index(9));
+  CacheShape wrong = shape;
+  for (const std::vector<std::int64_t>& layers :
+       {std::vector<std::int64_t>{1, 2}, {0, 4, 4}, {0, 24}, {0, -1}}) {
+    wrong.index_layers = layers;
+    expect_error([&] { wrong.validate(); }, {"index_layers"});
+  }
+  wrong.index_layers = {0};
+  wrong.index_head_size = 0;
+  expect_error([&] { wrong.validate(); }, {"index_layers", "without an indexer"});
+}
+
 TEST(CacheShape, PageSizesArePowersOfTwo) {
   const nn::ModelConfig config = nn::ModelConfig::preset("tiny");
   for (const std::int64_t size : {0, 4, 12, 65, 2048}) {
