@@ -208,7 +208,6 @@ void check_memory(const EvalCommand& options, const nn::ModelConfig& config, con
   const auto room = binding::device_memory_room(device);
   if (!room) return;
   const DType dtype = chosen_dtype(options, device).value_or(stored_dtype(options.model.folder));
-  const auto need_of = [&](std::int64_t tokens) { return nn::forward_memory(config, tokens, dtype); };
   // A window is no longer than its document; windows are read together as --batch-tokens has room for them.
   std::int64_t longest = 1, all = 0;
   for (std::int64_t i = 0; i < documents.count(); ++i) {
@@ -217,7 +216,7 @@ void check_memory(const EvalCommand& options, const nn::ModelConfig& config, con
   }
   const std::int64_t length = std::min(lengths.back(), longest);
   const std::int64_t tokens = std::max(length, std::min(options.batch_tokens, 2 * all) / length * length);
-  const nn::MemoryNeed need = need_of(tokens);
+  const nn::MemoryNeed need = nn::forward_memory(config, tokens, length, dtype);
   const double left = static_cast<double>(room->bytes) - need.state;
   if (need.activations <= left) return;
   const auto fitting = static_cast<std::int64_t>(left / (need.activations / static_cast<double>(tokens)));
