@@ -6,7 +6,7 @@
 
 #include "core/file.h"
 #include "gsa/error.h"
-#include "gsa/tensor_view.h"
+#include "infer/core/pass_size.h"
 #include "infer/network.h"
 #include "infer/step_graph.h"
 #include "torch/tensor_checks.h"
@@ -19,9 +19,6 @@ using at::Tensor;
 constexpr const char* kOp = "infer::Engine";
 constexpr std::int64_t kChunkCpu = 1024, kChunkGpu = 16384;
 constexpr std::int64_t kQueriesGpu = 16;  // that gsa::decode takes on a GPU
-// What a layer selects in a pass stays until the layers that share it are done: bytes at most, but on a GPU there is
-// always room for so many queries, which gsa::sparse_attend wants as well.
-constexpr std::int64_t kSelectionBytes = std::int64_t{256} << 20, kSelectionQueriesGpu = 16384;
 // Logits of a prompt's own tokens exist for so many numbers at a time.
 constexpr std::int64_t kLogitsAtOnce = 16 << 20;
 
@@ -153,7 +150,6 @@ class Engine::Impl {
     const nn::BudgetConfig& budget = network_.weights().config.attention.budget;
     return length <= (budget.mode == BudgetMode::fixed ? budget.base : budget.min);
   }
-  std::int64_t tokens_of_a_pass(std::int64_t longest) const;
   Pass make_pass(const std::vector<PromptChunk>& chunks, std::span<const Prompt> prompts, bool sparse) const;
   PagedPart make_part(const std::vector<std::pair<const Sequence*, std::int64_t>>& ends,
                       std::int64_t queries) const;
@@ -193,17 +189,6 @@ void Engine::Impl::reserve(std::span<const Prompt> prompts, std::int64_t new_tok
     growth.push_back({prompt.sequence, static_cast<std::int64_t>(prompt.tokens.size()) + new_tokens});
   }
   cache_.reserve(growth);
-}
-
-// longest: of the sequences, behind the call.
-std::int64_t Engine::Impl::tokens_of_a_pass(std::int64_t longest) const {
-  const nn::ModelConfig& config = network_.weights().config;
-  const std::int64_t chunk = *options_.chunk;
-  if (!network_.weights().selects || config.indexers() == config.layers) return chunk;
-  const bool cpu = options_.device.is_cpu();
-  const std::int64_t bytes =  // of a query: positions, or the mask
-      4 * (cpu ? std::min(longest, config.attention.budget.max) : mask_words(longest));
-  return std::min(chunk, std::max(kSelectionBytes / bytes, cpu ? 1 : kSelectionQueriesGpu));
 }
 
 PagedPart Engine::Impl::make_part(const std::vector<std::pair<const Sequence*, std::int64_t>>& ends,
@@ -303,7 +288,11 @@ PrefillResult Engine::Impl::prefill(std::span<const Prompt> prompts, const Prefi
     kinds[runs_sparse(length) && !takes_every_key(length) ? 1 : 0].push_back(i);
     longest = std::max(longest, prompts[i].sequence->length() + size);
   }
-  const std::int64_t at_once = tokens_of_a_pass(longest);
+  const std::int64_t at_once =
+      tokens_of_a_pass(network_.weights().config, {.chunk = *options_.chunk,
+                                                   .longest = longest,
+                                                   .selects = network_.weights().selects,
+                                                   .gpu = options_.device.is_cuda()});
   std::vector<std::vector<Tensor>> rows(prompts.size());  // of the residual stream, or of logits
   std::vector<std::vector<Tensor>> log_probs(prompts.size());
   PrefillResult result;

@@ -59,10 +59,14 @@ TEST(Sequence, EmptyOneForksAndTruncates) {
 
 TEST(CacheShape, BytesAreThoseOfTheCostModel) {
   for (const char* preset : {"tiny", "small", "paper-1.7b", "llama-7b-class"}) {
-    const nn::ModelConfig config = nn::ModelConfig::preset(preset);
-    const CacheShape shape = cache_shape(config, {.dtype = DType::bf16});
-    const nn::Cost cost = nn::estimate_cost(config, {.length = 1000, .dtype = DType::bf16});
-    EXPECT_DOUBLE_EQ(static_cast<double>(1000 * shape.bytes_per_token()), cost.cache.total()) << preset;
+    for (const std::int64_t every : {1, 3}) {
+      nn::ModelConfig config = nn::ModelConfig::preset(preset);
+      config.index_layers = nn::every_nth_layer(config.layers, every);
+      const CacheShape shape = cache_shape(config, {.dtype = DType::bf16});
+      const nn::Cost cost = nn::estimate_cost(config, {.length = 1000, .dtype = DType::bf16});
+      EXPECT_DOUBLE_EQ(static_cast<double>(1000 * shape.bytes_per_token()), cost.cache.total())
+          << preset << ", an indexer every " << every;
+    }
   }
 }
 
