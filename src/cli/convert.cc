@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ConvertCommand {
-  std::string folder, output, system;  // system empty: gsa, or the folder's where indexers are left behind
+  std::string folder, output, system;  // system empty: see converted_config()
   std::vector<std::string> settings;
   std::int64_t index_every = 0;  // 0: as index_layers, or the settings, have it
   std::string index_layers;
@@ -159,7 +159,8 @@ nn::ModelConfig converted_config(const ConvertCommand& options, const std::strin
     }
     set_option(train, setting);
   }
-  if (!options.system.empty() || !stored.attention.sparse) {
+  // A folder that only leaves indexers behind stays the system it is.
+  if (!options.system.empty() || !stored.attention.sparse || !options.groups()) {
     const std::string name = options.system.empty() ? "gsa" : options.system;
     train.model.system = nn::name_of(checking_option("--system", [&] { return nn::system_by_name(name); }));
   }
@@ -197,14 +198,18 @@ void check_index_layers(const ConvertCommand& options, const nn::ModelConfig& st
   }
 }
 
+std::string system_name(const nn::ModelConfig& model) {
+  const auto system = nn::system_of(model.attention);
+  return system ? nn::name_of(*system) : "an ablation";
+}
+
 // Parts are added, none is taken away or changed in kind, and at least one is new.
 void check_parts(const ConvertCommand& options, const train::TrainConfig& train,
                  const nn::ModelConfig& stored, const nn::ModelConfig& config) {
   const nn::AttentionConfig &before = stored.attention, &after = config.attention;
   const auto refuse_system = [&](const std::string& expected) {
-    throw UsageError(
-        concat("--system: expected ", expected, ", got ",
-               options.system.empty() ? nn::name_of(*nn::system_of(config.attention)) : options.system));
+    throw UsageError(concat("--system: expected ", expected, ", got ",
+                            options.system.empty() ? system_name(config) : options.system));
   };
   const auto check_gate = [&](const char* key, const char* part, const std::string& asked, nn::GateKind had,
                               nn::GateKind has) {
@@ -313,14 +318,10 @@ std::string verdict(const nn::ModelConfig& stored, const nn::ModelConfig& config
 
 void tell(const ConvertCommand& options, const nn::ModelConfig& stored, const nn::ModelConfig& config,
           const nn::Conversion& made) {
-  const auto named = [](const nn::ModelConfig& model) {
-    const auto system = nn::system_of(model.attention);
-    return system ? nn::name_of(*system) : "an ablation";
-  };
   const nn::AttentionConfig& a = config.attention;
-  std::cout << "read     " << options.folder << ": " << named(stored) << ", "
+  std::cout << "read     " << options.folder << ": " << system_name(stored) << ", "
             << grouped(nn::count_model(stored).total()) << " parameters, " << name_of(made.dtype) << '\n'
-            << "wrote    " << options.output << ": " << named(config) << ", "
+            << "wrote    " << options.output << ": " << system_name(config) << ", "
             << grouped(nn::count_model(config).total()) << " parameters\n";
   if (made.gate_parameters > 0) {
     std::cout << "gates    " << grouped(made.gate_parameters)
@@ -360,9 +361,9 @@ int convert(const ConvertCommand& options) {
   nn::ConvertOptions how;
   how.config = converted_config(options, from, stored, train);
   how.indexer_from_attention = train.model.indexer_init != "random";
-  check_parts(options, train, stored, how.config);
   check_index_layers(options, stored, how.config);
   check_grouping(options, stored);
+  check_parts(options, train, stored, how.config);
 
   watch_interrupts();
   struct Stopped {};
@@ -416,10 +417,9 @@ void add_convert(CLI::App& app, Run& run) {
   auto options = std::make_shared<ConvertCommand>();
   command->add_option("folder", options->folder,
                       "a model folder (config.json and model.safetensors), or a run of gsa train");
-  command->add_option(
-      "--system", options->system,
-      "what it becomes: gsa, sparse-only or gated-only. Default: gsa; of a folder that has an "
-      "indexer, what it is");
+  command->add_option("--system", options->system,
+                      "what it becomes: gsa, sparse-only or gated-only. Default: gsa; with --index-every or "
+                      "--index-layers what a sparse folder is");
   command->add_option("--output", options->output, "the new folder");
   command->add_option("--set", options->settings, "model.key=value, as of gsa train; any number of times")
       ->take_all()

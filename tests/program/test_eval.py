@@ -84,7 +84,7 @@ def test_agreement_and_the_groups_that_follow_from_it(trained):
                         ((MODEL, "--index-layers", "1"), "the first 0"), ((MODEL, "--data", "data"), "--index-every"),
                         ((MODEL, "--index-every", 2, "--length", 8), "--data"),
                         (("third", "--index-every", 4, "--data", "data"), "all have an indexer"),
-                        ((MODEL, "--index-every", 2, "--set", "model.index_every=2"), "--set"),
+                        ((MODEL, "--index-every", 2, "--set", "model.index_every=2"), "model.index_every"),
                         ((MODEL, "--index-every", 2, "--system", "sparse-only"), "--system")):  # fmt: skip
         assert part in trained.run("convert", *wrong, "--output", "no", status=2), wrong
         assert not (trained.folder / "no").exists()
