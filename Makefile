@@ -38,11 +38,11 @@ help: ## list the targets (default)
 # ---- Set-up
 
 .PHONY: packages setup configure programs build
-packages:
-	@tools/setup_system.sh $(if $(PYTHON),,--venv)
-
-# What Python must have: all that the tests want, or what the program does.
+# What must be there: all that the tests want, or what the program does.
 demo paper: SETUP := --run
+packages:
+	@tools/setup_system.sh $(SETUP) $(if $(PYTHON),,--venv)
+
 setup: packages ## install what is missing: system packages (apt as root), .venv with torch
 	@tools/setup_python.sh $(if $(PYTHON),$(INTERPRETER),$(SETUP))
 

@@ -112,10 +112,6 @@ endif()
 # ---- The program `gsa`, in bin/: beside the library's target of the same name it would be one rule too many.
 
 gsa_sources(cli_sources "src/cli/*.cc")
-# Their `using namespace` would make names of the other commands ambiguous.
-set_source_files_properties("${PROJECT_SOURCE_DIR}/src/cli/paper.cc" "${PROJECT_SOURCE_DIR}/src/cli/ruler.cc"
-                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-set_source_files_properties("${PROJECT_SOURCE_DIR}/src/cli/paper.cc" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)  # no torch
 gsa_executable(gsa_cli ${cli_sources})
 set_target_properties(gsa_cli PROPERTIES OUTPUT_NAME gsa RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 target_link_libraries(gsa_cli PRIVATE gsa_demo gsa_paper gsa_serve gsa_serve_core gsa_train gsa_infer gsa_eval gsa_ruler

@@ -2,20 +2,30 @@
 # Installs the system packages that the build wants: nothing when all are there, apt as root, else it prints the
 # command to run and stops.
 #
-#   tools/setup_system.sh [--venv | --browser]     Python's venv module, or Chromium, is wanted too
+#   tools/setup_system.sh [--run] [--venv] [--browser]
+#
+#   --run       nothing but what the program needs: neither ccache nor clang-format
+#   --venv      Python's venv module too
+#   --browser   Chromium too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/packages.sh
 
-case "${1:-}" in
-  "" | --venv | --browser) ;;
-  *) echo "[setup] expected --venv or --browser, got $1" >&2; exit 2 ;;
-esac
-also=${1:+$(echo "$1" | cut -c 3-)}
-missing_required() { echo $(missing_packages required) $([ -z "$also" ] || missing_packages "$also"); }
+also=() optional=
+[[ " $* " == *" --run "* ]] || optional=$(missing_packages optional)
+for option in "$@"; do
+  case "$option" in
+    --run) ;;
+    --venv | --browser) also+=("${option#--}") ;;
+    *) echo "[setup] expected --run, --venv or --browser, got $option" >&2; exit 2 ;;
+  esac
+done
+missing_required() {
+  local need
+  echo $(for need in required "${also[@]}"; do missing_packages "$need"; done)
+}
 
 required=$(missing_required)
-optional=$(missing_packages optional)
 tried=.cache/optional-packages-tried  # a machine that cannot have them is asked once, not at every run
 
 if [ -z "$required" ] && { [ -z "$optional" ] || [ -e "$tried" ]; }; then

@@ -30,17 +30,15 @@
 namespace gsa::cli {
 namespace {
 
-using namespace gsa::paper;
-
 namespace fs = std::filesystem;
 
-struct Options {
+struct PaperOptions {
   std::string output = "gsa-paper", scale = "smoke", data, device = "auto";
   std::int64_t seeds = 1, threads = 0, jobs = 0;
   std::vector<std::string> systems, tables;
 };
 
-constexpr const char* kLesson = R"(
+constexpr const char* kPaperLesson = R"(
 Trains standard, sparse-only, gated-only and gsa models side by side, on the same rows for as many tokens from the same
 seeds; measures perplexity, RULER by length, attention sinks, stability at higher learning rates, throughput, and what
 gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
@@ -69,7 +67,7 @@ Examples
 // ---- one step
 
 // What was printed last, for messages.
-std::string last_line(const fs::path& file) {
+std::string last_line_of(const fs::path& file) {
   std::ifstream stream(file);
   std::string line, last;
   while (std::getline(stream, line)) {
@@ -99,15 +97,15 @@ bool has_checkpoint(const fs::path& run) {
   return false;
 }
 
-void append(std::vector<std::string>& to, const std::vector<std::string>& more) {
+void append_arguments(std::vector<std::string>& to, const std::vector<std::string>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-class Work {
+class PaperWork {
  public:
   // device: "cpu" or "cuda".
-  Work(const Options& options, const Scale& scale, const Source& source, std::string device,
-       std::vector<Step> plan)
+  PaperWork(const PaperOptions& options, const paper::Scale& scale, const paper::Source& source,
+            std::string device, std::vector<paper::Step> plan)
       : o_(options),
         scale_(scale),
         source_(source),
@@ -117,35 +115,35 @@ class Work {
                                                    : 1)),
         plan_(std::move(plan)),
         folder_(fs::absolute(options.output)) {
-    check_results(all_steps(), folder_);
-    for (const Step& step : plan_) {
-      if (!is_done(step, folder_)) total_ += step.cost;
+    paper::check_results(all_steps(), folder_);
+    for (const paper::Step& step : plan_) {
+      if (!paper::is_done(step, folder_)) total_ += step.cost;
     }
   }
 
   int run() {
-    RunOptions options{.perform = [&](const Step& step) { return perform(step); }};
+    paper::RunOptions options{.perform = [&](const paper::Step& step) { return perform(step); }};
     options.jobs = jobs_;
-    options.values = [&](const Step& step, const fs::path& folder) {
-      Values values = values_of(step, folder);
+    options.values = [&](const paper::Step& step, const fs::path& folder) {
+      paper::Values values = values_of(step, folder);
       if (diverged_.contains(step.name)) values["diverged"] = 1;
       return values;
     };
-    options.begin = [&](const Step& step) { show(step, 0, ""); };
-    options.end = [&](const Step& step) {
+    options.begin = [&](const paper::Step& step) { show(step, 0, ""); };
+    options.end = [&](const paper::Step& step) {
       ended(step);
       write_pages();
     };
-    RunReport report;
+    paper::RunReport report;
     try {
-      report = run_plan(plan_, folder_, options);
+      report = paper::run_plan(plan_, folder_, options);
     } catch (...) {
       bar_.reset();
       throw;
     }
     bar_.reset();
     write_pages();
-    if (report.ended == Ended::stopped) {
+    if (report.ended == paper::Ended::stopped) {
       std::cout << concat("interrupted with ", report.before + report.now, " of ", plan_.size(),
                           " steps done; the same command goes on\n");
       return kInterrupted;
@@ -156,7 +154,7 @@ class Work {
 
  private:
   // Called by every step that is running, each on its thread.
-  void show(const Step& step, double share, const std::string& detail) {
+  void show(const paper::Step& step, double share, const std::string& detail) {
     constexpr double kParts = 1e6;
     const std::lock_guard lock(showing_);
     running_[step.name] = share * step.cost;
@@ -172,44 +170,44 @@ class Work {
     bar_->update(static_cast<std::int64_t>(kParts * done / std::max(total_, 1.0)), what);
   }
 
-  void ended(const Step& step) {
+  void ended(const paper::Step& step) {
     const std::lock_guard lock(showing_);
     done_ += step.cost;
   }
 
-  bool perform(const Step& step) {
+  bool perform(const paper::Step& step) {
     if (interrupted()) return false;
-    const bool done = step.kind == Kind::data ? make_data(step) : run_command(step);
+    const bool done = step.kind == paper::Kind::data ? make_data(step) : run_command(step);
     const std::lock_guard lock(showing_);
     running_.erase(step.name);
     return done;
   }
 
-  bool make_data(const Step& step) {
+  bool make_data(const paper::Step& step) {
     const ThreadParallel parallel(static_cast<int>(threads()));
-    MaterialEvents events;
+    paper::MaterialEvents events;
     events.stop = interrupted;
     events.progress = [&](double share, const std::string& what) {
       show(step, share, concat(what, " ", percent(share)));
     };
-    return make_material(folder_, scale_, source_, parallel, events);
+    return paper::make_material(folder_, scale_, source_, parallel, events);
   }
 
   std::int64_t threads() const {
     return o_.threads > 0 ? o_.threads : std::max(1u, std::thread::hardware_concurrency());
   }
 
-  bool run_command(const Step& step) {
+  bool run_command(const paper::Step& step) {
     const fs::path log = folder_ / "logs" / (step.name + ".log"), output = folder_ / step.output;
-    ChildOptions child;
+    paper::ChildOptions child;
     child.program = fs::read_symlink("/proc/self/exe");
     child.arguments = step.arguments;
     child.folder = folder_;
     child.log = log;
     child.stop = interrupted;
-    if (step.kind == Kind::training) {
-      append(child.arguments, {"--set", "device=" + device_});
-      if (o_.threads > 0) append(child.arguments, {"--set", concat("threads=", o_.threads)});
+    if (step.kind == paper::Kind::training) {
+      append_arguments(child.arguments, {"--set", "device=" + device_});
+      if (o_.threads > 0) append_arguments(child.arguments, {"--set", concat("threads=", o_.threads)});
       if (has_checkpoint(output)) child.arguments.push_back("--resume");
       child.append = true;
       child.watch = [&] {
@@ -218,18 +216,18 @@ class Work {
              concat("step ", at, "/", step.steps));
       };
     } else {
-      append(child.arguments, {"--device", device_});
+      append_arguments(child.arguments, {"--device", device_});
       const std::int64_t share =
-          step.kind == Kind::speed ? threads() : std::max<std::int64_t>(1, threads() / jobs_);
-      if (o_.threads > 0 || jobs_ > 1) append(child.arguments, {"--threads", concat(share)});
+          step.kind == paper::Kind::speed ? threads() : std::max<std::int64_t>(1, threads() / jobs_);
+      if (o_.threads > 0 || jobs_ > 1) append_arguments(child.arguments, {"--threads", concat(share)});
       fs::create_directories(output.parent_path());
       child.watch = [&] { show(step, 0, ""); };
     }
-    const int status = run_child(child);
+    const int status = paper::run_child(child);
     if (status == 0) return true;
     if (status == kInterrupted) return false;
     if (interrupted()) return false;
-    const std::string last = last_line(log);
+    const std::string last = last_line_of(log);
     if (status == 1 && step.may_diverge && last.find("is not finite") != std::string::npos) {
       diverged_.insert(step.name);  // a training, so no other step runs
       return true;
@@ -249,26 +247,26 @@ class Work {
     file.commit();
   }
 
-  std::int64_t seeds() const { return std::max(o_.seeds, seeds_in(folder_)); }
+  std::int64_t seeds() const { return std::max(o_.seeds, paper::seeds_in(folder_)); }
   // Of all that the folder has, also what this call was not asked for.
-  std::vector<Step> all_steps() const { return make_plan({.scale = scale_, .seeds = seeds()}); }
+  std::vector<paper::Step> all_steps() const { return paper::make_plan({.scale = scale_, .seeds = seeds()}); }
 
   void write_pages() {
-    const std::vector<Step> all = all_steps();
-    const Results results = read_results(all, folder_);
-    PageOptions page{.tables = {.scale = scale_, .seeds = seeds()},
-                     .data = source_.in_words(),
-                     .machine = machines_in(all, folder_)};
+    const std::vector<paper::Step> all = all_steps();
+    const paper::Results results = paper::read_results(all, folder_);
+    paper::PageOptions page{.tables = {.scale = scale_, .seeds = seeds()},
+                            .data = source_.in_words(),
+                            .machine = machines_in(all, folder_)};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
     page.steps = all.size();
     tables_ = make_tables(page.tables, results);
-    write_changed(folder_ / "index.html", html_page(page, tables_));
-    write_changed(folder_ / "README.md", markdown_page(page, tables_));
-    for (const auto& [name, svg] : chart_files(tables_)) write_changed(folder_ / name, svg);
+    write_changed(folder_ / "index.html", paper::html_page(page, tables_));
+    write_changed(folder_ / "README.md", paper::markdown_page(page, tables_));
+    for (const auto& [name, svg] : paper::chart_files(tables_)) write_changed(folder_ / name, svg);
   }
 
-  void print(const RunReport& report) const {
+  void print(const paper::RunReport& report) const {
     if (report.now == 0) {
       std::cout << concat("nothing to do: all ", plan_.size(), " steps had been done\n\n");
     } else {
@@ -283,12 +281,12 @@ class Work {
     std::cout << "\npage     " << (folder_ / "index.html").lexically_normal().string() << "\n";
   }
 
-  const Options& o_;
-  const Scale& scale_;
-  const Source& source_;
+  const PaperOptions& o_;
+  const paper::Scale& scale_;
+  const paper::Source& source_;
   std::string device_;
   int jobs_;
-  std::vector<Step> plan_;
+  std::vector<paper::Step> plan_;
   fs::path folder_;
   std::mutex showing_;  // holds for what stands up to the bar
   double total_ = 0, done_ = 0;
@@ -299,35 +297,35 @@ class Work {
 };
 
 // Pages of a folder whose steps are done are written without the GPU that made it.
-std::string device_of(const Options& options, const std::vector<Step>& plan) {
+std::string device_of(const PaperOptions& options, const std::vector<paper::Step>& plan) {
   check_choice("--device", options.device, {"auto", "cpu", "cuda"});
-  const bool done =
-      std::ranges::all_of(plan, [&](const Step& step) { return is_done(step, options.output); });
+  const bool done = std::ranges::all_of(
+      plan, [&](const paper::Step& step) { return paper::is_done(step, options.output); });
   if (done && options.device != "auto") return options.device;
   return nn::device_by_name(options.device).is_cpu() ? "cpu" : "cuda";
 }
 
-int make_paper(const Options& options) {
-  const Scale scale = checking_option("--scale", [&] { return scale_by_name(options.scale); });
-  std::vector<Step> plan = checking_option("", [&] {
-    return make_plan(
+int make_paper(const PaperOptions& options) {
+  const paper::Scale scale = checking_option("--scale", [&] { return paper::scale_by_name(options.scale); });
+  std::vector<paper::Step> plan = checking_option("", [&] {
+    return paper::make_plan(
         {.scale = scale, .seeds = options.seeds, .systems = options.systems, .groups = options.tables});
   });
   const std::string device = device_of(options, plan);
   watch_interrupts();
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
-  const Source source(options.data);
+  const paper::Source source(options.data);
   const FolderLock lock(options.output, "one that gsa paper works in");
-  claim_folder(options.output, {.scale = scale, .data = source.identity(), .device = device});
-  return Work(options, scale, source, device, std::move(plan)).run();
+  paper::claim_folder(options.output, {.scale = scale, .data = source.identity(), .device = device});
+  return PaperWork(options, scale, source, device, std::move(plan)).run();
 }
 
 }  // namespace
 
 void add_paper(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("paper", "the paper's tables, by models that are trained here");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kPaperLesson);
+  auto options = std::make_shared<PaperOptions>();
   command
       ->add_option("-o,--output", options->output,
                    "the folder of everything; one that is there is gone on with")

@@ -35,9 +35,7 @@
 namespace gsa::cli {
 namespace {
 
-using namespace gsa::ruler;
-
-struct Options : EngineChoices {
+struct RulerOptions : EngineChoices {
   std::string folder;
   std::vector<std::string> tasks;
   std::vector<std::int64_t> lengths;
@@ -48,13 +46,13 @@ struct Options : EngineChoices {
   std::string output = "ruler", write, score, counter;
 };
 
-constexpr std::int64_t kShortest = 4096, kLongest = 131'072;  // of the usual lengths
+constexpr std::int64_t kShortestUsual = 4096, kLongestUsual = 131'072;  // of the usual lengths
 
-constexpr const char* kModel = "The model and its cache";
-constexpr const char* kWhat = "What to ask";
-constexpr const char* kData = "Data of yours";
+constexpr const char* kRulerModel = "The model and its cache";
+constexpr const char* kRulerWhat = "What to ask";
+constexpr const char* kRulerData = "Data of yours";
 
-constexpr const char* kLesson = R"(
+constexpr const char* kRulerLesson = R"(
 Tasks: niah_single_1 2 3, niah_multikey_1 2 3, niah_multivalue, niah_multiquery (needles in a haystack), vt (variable
 tracking), cwe and fwe (common and frequent words), qa_1 (SQuAD), qa_2 (HotpotQA). Prompts have the words of the public
 definition and are made as long as the model's tokenizer lets them be: prompt and answer together have at most --lengths
@@ -80,7 +78,7 @@ Examples
 
 // ---- what was asked for
 
-void check(const Options& options, const CLI::App& command) {
+void check_ruler(const RulerOptions& options, const CLI::App& command) {
   const int modes = static_cast<int>(!options.write.empty()) + static_cast<int>(!options.score.empty()) +
                     static_cast<int>(command.count("--output") > 0);
   if (modes > 1) throw UsageError("expected one of --output, --write and --score, got more");
@@ -96,12 +94,12 @@ void check(const Options& options, const CLI::App& command) {
     throw UsageError("--counter: expected --write, whose prompts it measures, got a run without it");
   }
   if (!options.score.empty()) {
-    for (const char* group : {kModel, kWhat, kData}) refuse(group, "--score");
+    for (const char* group : {kRulerModel, kRulerWhat, kRulerData}) refuse(group, "--score");
     if (!options.folder.empty())
       throw UsageError(concat("--score: expected no model beside it, got '", options.folder, "'"));
     return;
   }
-  if (!options.write.empty()) refuse(kModel, "--write");
+  if (!options.write.empty()) refuse(kRulerModel, "--write");
   if (options.folder.empty() == options.counter.empty()) {
     throw UsageError(options.folder.empty() ? "expected a model's folder, got none"
                                             : "--counter: expected no model's folder beside it, got both");
@@ -111,28 +109,30 @@ void check(const Options& options, const CLI::App& command) {
   }
 }
 
-RunOptions run_options(const Options& options, std::vector<std::int64_t> lengths,
-                       const Parallel& parallel = serial()) {
-  RunOptions run{.tasks = {},
-                 .lengths = std::move(lengths),
-                 .samples = options.samples,
-                 .seed = options.seed,
-                 .parallel = parallel};
-  for (const Task& task : all_tasks()) {
+ruler::RunOptions run_options(const RulerOptions& options, std::vector<std::int64_t> lengths,
+                              const Parallel& parallel = serial()) {
+  ruler::RunOptions run{.tasks = {},
+                        .lengths = std::move(lengths),
+                        .samples = options.samples,
+                        .seed = options.seed,
+                        .parallel = parallel};
+  for (const ruler::Task& task : ruler::all_tasks()) {
     const auto asked = std::find(options.tasks.begin(), options.tasks.end(), task.name);
     if (options.tasks.empty() || asked != options.tasks.end()) run.tasks.push_back(&task);
   }
-  for (const std::string& name : options.tasks) checking_option("--tasks", [&] { task_by_name(name); });
+  for (const std::string& name : options.tasks)
+    checking_option("--tasks", [&] { ruler::task_by_name(name); });
   std::sort(run.lengths.begin(), run.lengths.end());
   run.lengths.erase(std::unique(run.lengths.begin(), run.lengths.end()), run.lengths.end());
   return run;
 }
 
 // RULER's own lengths as far as the model is meant for them, or all that it is meant for.
-std::vector<std::int64_t> chosen_lengths(const Options& options, const nn::ModelConfig& config) {
+std::vector<std::int64_t> chosen_lengths(const RulerOptions& options, const nn::ModelConfig& config) {
   if (options.lengths.empty()) {
     std::vector<std::int64_t> lengths;
-    for (std::int64_t length = kShortest; length <= std::min(kLongest, config.max_positions); length *= 2) {
+    for (std::int64_t length = kShortestUsual; length <= std::min(kLongestUsual, config.max_positions);
+         length *= 2) {
       lengths.push_back(length);
     }
     if (lengths.empty()) lengths.push_back(config.max_positions);
@@ -149,12 +149,13 @@ std::vector<std::int64_t> chosen_lengths(const Options& options, const nn::Model
   return options.lengths;
 }
 
-Material read_material(const Options& options, const std::vector<std::int64_t>& lengths) {
-  Material material;
+ruler::Material read_material(const RulerOptions& options, const std::vector<std::int64_t>& lengths) {
+  ruler::Material material;
   const std::string& text = options.essays.empty() ? options.haystack : options.essays;
-  if (!text.empty()) material.essays = Essays::read(text, *std::max_element(lengths.begin(), lengths.end()));
-  if (!options.squad.empty()) material.squad = QuestionSet::read_squad(options.squad);
-  if (!options.hotpotqa.empty()) material.hotpotqa = QuestionSet::read_hotpotqa(options.hotpotqa);
+  if (!text.empty())
+    material.essays = ruler::Essays::read(text, *std::max_element(lengths.begin(), lengths.end()));
+  if (!options.squad.empty()) material.squad = ruler::QuestionSet::read_squad(options.squad);
+  if (!options.hotpotqa.empty()) material.hotpotqa = ruler::QuestionSet::read_hotpotqa(options.hotpotqa);
   return material;
 }
 
@@ -178,10 +179,12 @@ std::uint32_t checksum_of_files(const std::filesystem::path& folder) {
 }
 
 // Text that tokenizers cut differently: words, digits, accents, another script, spaces.
-constexpr const char* kProbe = "Unbelievably, 1234567 brave-lamps: na\u00efve \u6771\u4eac\n\n  e4f5-0a";
+constexpr const char* kTokenizerProbe =
+    "Unbelievably, 1234567 brave-lamps: na\u00efve \u6771\u4eac\n\n  e4f5-0a";
 
 // Without a model: who will answer prompts that are only written is not known.
-OrderedJson run_json(const Options& options, const Material& material, const std::string& tokenizer) {
+OrderedJson run_json(const RulerOptions& options, const ruler::Material& material,
+                     const std::string& tokenizer) {
   OrderedJson run;
   run["tokenizer"] = tokenizer;
   run["seed"] = options.seed;
@@ -212,22 +215,23 @@ class EngineSubject {
     }
   }
 
-  Subject subject() {
+  ruler::Subject subject() {
     // More at once saves little, and what is answered goes to the disk by batches.
     const std::int64_t max_batch = engine_.options().device.is_cpu() ? 32 : 64;
     return {.batch =
                 [this, max_batch](std::int64_t length) {
                   return std::min(max_batch, infer::fitting_sequences(engine_, length));
                 },
-            .answer = [this](const Task& task, std::span<const Sample> samples,
+            .answer = [this](const ruler::Task& task, std::span<const ruler::Sample> samples,
                              const auto& progress) { return answer(task, samples, progress); }};
   }
 
  private:
-  std::vector<std::string> answer(const Task& task, std::span<const Sample> samples,
+  std::vector<std::string> answer(const ruler::Task& task, std::span<const ruler::Sample> samples,
                                   const std::function<void(double)>& progress) {
     std::vector<std::vector<std::int64_t>> prompts;
-    for (const Sample& sample : samples) prompts.push_back(infer::first_tokens(tokenizer_, sample.prompt));
+    for (const ruler::Sample& sample : samples)
+      prompts.push_back(infer::first_tokens(tokenizer_, sample.prompt));
     const infer::GenerateOptions greedy{.sampling = {.temperature = 0}, .max_tokens = task.new_tokens};
     const infer::SharedEvents events{.progress =
                                          [&](std::int64_t read, std::int64_t total) {
@@ -251,15 +255,15 @@ class EngineSubject {
 
 std::string short_score(double score) { return std::isfinite(score) ? fixed(score, 1) : symbol("–", "-"); }
 
-void print_report(const Report& report, std::ostream& out) {
+void print_report(const ruler::Report& report, std::ostream& out) {
   std::vector<std::string> heading = {"task"};
   for (const std::int64_t length : report.lengths()) heading.push_back(grouped(length));
   Table table(heading);
   table.line();
-  for (const Task* task : report.tasks()) {
-    std::vector<std::string> row = {label_of(*task, report.run)};
+  for (const ruler::Task* task : report.tasks()) {
+    std::vector<std::string> row = {ruler::label_of(*task, report.run)};
     for (const std::int64_t length : report.lengths()) {
-      const Cell* cell = report.cell(*task, length);
+      const ruler::Cell* cell = report.cell(*task, length);
       row.push_back(short_score(cell != nullptr ? cell->score() : NAN));
     }
     table.row(row);
@@ -268,19 +272,19 @@ void print_report(const Report& report, std::ostream& out) {
   std::vector<std::string> means = {"mean"}, counts = {"of tasks"};
   for (const std::int64_t length : report.lengths()) {
     means.push_back(short_score(report.mean(length)));
-    counts.push_back(concat(report.scored(length), " of ", all_tasks().size()));
+    counts.push_back(concat(report.scored(length), " of ", ruler::all_tasks().size()));
   }
   table.row(means);
   table.row(counts);
   table.print(out);
-  if (const std::string note = footnote(report); !note.empty()) out << "\n" << note << "\n";
+  if (const std::string note = ruler::footnote(report); !note.empty()) out << "\n" << note << "\n";
   // One line for what all lengths have in common.
   std::vector<std::string> lines;
-  for (const Cell& cell : report.cells) {
+  for (const ruler::Cell& cell : report.cells) {
     if (cell.skipped.empty()) continue;
-    const bool everywhere = std::all_of(report.cells.begin(), report.cells.end(), [&](const Cell& other) {
-      return other.task != cell.task || other.skipped == cell.skipped;
-    });
+    const bool everywhere = std::all_of(
+        report.cells.begin(), report.cells.end(),
+        [&](const ruler::Cell& other) { return other.task != cell.task || other.skipped == cell.skipped; });
     const std::string line =
         concat("skipped  ", cell.task->name, everywhere ? "" : concat(" at ", grouped(cell.length)), ": ",
                cell.skipped);
@@ -290,34 +294,34 @@ void print_report(const Report& report, std::ostream& out) {
   for (const std::string& line : lines) out << line << "\n";
 }
 
-void write_report(const Report& report, const std::filesystem::path& folder) {
-  ruler::write_text(folder / "ruler.json", to_json(report).dump(2) + "\n");
-  const std::string svg = heat_map(report, /*page=*/false);
+void write_report(const ruler::Report& report, const std::filesystem::path& folder) {
+  ruler::write_text(folder / "ruler.json", ruler::to_json(report).dump(2) + "\n");
+  const std::string svg = ruler::heat_map(report, /*page=*/false);
   if (svg.empty()) {
     std::filesystem::remove(folder / "ruler.svg");  // of earlier results
   } else {
     ruler::write_text(folder / "ruler.svg", svg);
   }
-  ruler::write_text(folder / "index.html", html_page(report));
+  ruler::write_text(folder / "index.html", ruler::html_page(report));
 }
 
-constexpr double kParts = 1e6;  // of the whole work, for the progress line
+constexpr double kRulerParts = 1e6;  // of the whole work, for the progress line
 
-RunEvents run_events(std::optional<Progress>& progress) {
-  RunEvents events;
+ruler::RunEvents run_events(std::optional<Progress>& progress) {
+  ruler::RunEvents events;
   events.stopped = interrupted;
   events.progress = [&](double done, double total, const std::string& detail) {
-    if (!progress) progress.emplace("ruler", static_cast<std::int64_t>(kParts));
-    progress->update(std::llround(kParts * done / std::max(total, 1.0)), detail);
+    if (!progress) progress.emplace("ruler", static_cast<std::int64_t>(kRulerParts));
+    progress->update(std::llround(kRulerParts * done / std::max(total, 1.0)), detail);
   };
   return events;
 }
 
 // ---- the three things that it does
 
-int score_folder(const Options& options) {
+int score_folder(const RulerOptions& options) {
   const std::filesystem::path folder = options.score;
-  const Report report{.run = read_run(folder), .cells = score_predictions(folder)};
+  const ruler::Report report{.run = ruler::read_run(folder), .cells = ruler::score_predictions(folder)};
   if (report.cells.empty()) bad_file(folder.string(), "prompts that gsa ruler --write has made", "none");
   print_report(report, std::cout);
   write_report(report, folder);
@@ -325,14 +329,14 @@ int score_folder(const Options& options) {
   return 0;
 }
 
-int write_prompts_of(const Options& options) {
+int write_prompts_of(const RulerOptions& options) {
   check_writable_folder(options.write);
-  const RunOptions run =
-      run_options(options, options.lengths.empty() ? std::vector<std::int64_t>{kShortest} : options.lengths);
-  const Material material = read_material(options, run.lengths);
+  const ruler::RunOptions run = run_options(
+      options, options.lengths.empty() ? std::vector<std::int64_t>{kShortestUsual} : options.lengths);
+  const ruler::Material material = read_material(options, run.lengths);
   std::unique_ptr<data::Tokenizer> tokenizer;
   std::unique_ptr<TokenCounter> counter;
-  CountTokens count;
+  ruler::CountTokens count;
   if (options.counter.empty()) {
     tokenizer = data::load_tokenizer(options.folder);
     count = [&](const std::string& text) {
@@ -345,16 +349,17 @@ int write_prompts_of(const Options& options) {
   const FolderLock lock(options.write, "one that another gsa ruler writes to");
   OrderedJson what = run_json(options, material, tokenizer ? hex(tokenizer->fingerprint()) : options.counter);
   // A command may come to count by another tokenizer.
-  if (counter) what["probe_tokens"] = count(kProbe);
-  check_run(options.write, what, "--write");
+  if (counter) what["probe_tokens"] = count(kTokenizerProbe);
+  ruler::check_run(options.write, what, "--write");
   std::optional<Progress> progress;
-  const RunResult result = write_all_prompts(run, material, count, options.write, run_events(progress));
+  const ruler::RunResult result =
+      ruler::write_all_prompts(run, material, count, options.write, run_events(progress));
   progress.reset();
   if (!result.complete) {
     std::cerr << "gsa ruler: interrupted; prompts that are whole stay\n";
     return kInterrupted;
   }
-  for (const Cell& cell : result.cells) {
+  for (const ruler::Cell& cell : result.cells) {
     if (cell.skipped.empty()) continue;
     std::cout << "skipped  " << cell.task->name << " at " << grouped(cell.length) << ": " << cell.skipped
               << "\n";
@@ -366,7 +371,7 @@ int write_prompts_of(const Options& options) {
   return 0;
 }
 
-int ask_model(Options& options) {
+int ask_model(RulerOptions& options) {
   options.folder = model_folder(options.folder);
   check_writable_folder(options.output);
   tell_note(binding::use_threads(options.threads));
@@ -374,8 +379,8 @@ int ask_model(Options& options) {
   nn::ModelConfig config = nn::load_config(options.folder);
   if (options.extend) extend_by(config, *options.extend);
   const binding::TorchParallel parallel;
-  const RunOptions run = run_options(options, chosen_lengths(options, config), parallel);
-  const Material material = read_material(options, run.lengths);
+  const ruler::RunOptions run = run_options(options, chosen_lengths(options, config), parallel);
+  const ruler::Material material = read_material(options, run.lengths);
   const infer::EngineOptions engine =
       engine_options(options, config, binding::scalar_type(nn::stored_dtype(options.folder)));
 
@@ -388,7 +393,7 @@ int ask_model(Options& options) {
   what["phase"] = options.phase.empty() ? "as the model is" : options.phase;
   what["extend"] = config.attention.rope.yarn.factor;  // the model's own where none was asked for
   what["index_bits"] = options.index_bits ? OrderedJson(*options.index_bits) : OrderedJson("as the cache");
-  check_run(folder, what, "--output");
+  ruler::check_run(folder, what, "--output");
 
   std::optional<EngineSubject> subject;
   const auto open = [&] {
@@ -397,28 +402,28 @@ int ask_model(Options& options) {
     return subject->subject();
   };
   std::optional<Progress> progress;
-  RunEvents events = run_events(progress);
-  events.finished = [&](const Cell& cell) {
+  ruler::RunEvents events = run_events(progress);
+  events.finished = [&](const ruler::Cell& cell) {
     const std::string line =
         concat(cell.task->name, " at ", grouped(cell.length), ": ", fixed(cell.score(), 1));
     progress ? progress->line(line) : void(std::cout << line << std::endl);
   };
-  const CountTokens count = [&](const std::string& text) {
+  const ruler::CountTokens count = [&](const std::string& text) {
     return static_cast<std::int64_t>(infer::first_tokens(*tokenizer, text).size());
   };
-  const RunResult result = ruler::run(run, material, count, open, folder, events);
+  const ruler::RunResult result = ruler::run(run, material, count, open, folder, events);
   progress.reset();
 
   // The folder's report, not this command's: earlier ones may have asked for other tasks and lengths, with data that
   // this one does without.
-  Report report{.run = read_run(folder), .cells = result.cells};
+  ruler::Report report{.run = ruler::read_run(folder), .cells = result.cells};
   report.run["model"] = what["model"];
   add_answered(report.cells, folder);
   if (result.answered > 0) std::cout << "\n";
   print_report(report, std::cout);
   write_report(report, folder);
   const bool any = std::any_of(result.cells.begin(), result.cells.end(),
-                               [](const Cell& cell) { return cell.skipped.empty(); });
+                               [](const ruler::Cell& cell) { return cell.skipped.empty(); });
   const std::string done = result.answered > 0 ? concat(grouped(result.answered), " samples answered")
                            : !result.complete  ? "no sample answered"
                            : any               ? "nothing to do: every sample is answered already"
@@ -433,15 +438,15 @@ int ask_model(Options& options) {
 
 void add_ruler(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand("ruler", "the 13 long-context tasks of RULER at any lengths");
-  command->footer(kLesson);
-  auto options = std::make_shared<Options>();
+  command->footer(kRulerLesson);
+  auto options = std::make_shared<RulerOptions>();
   command->add_option("folder", options->folder,
                       "a model folder, with its tokenizer; with --write a tokenizer.model, a tokenizer.json "
                       "or the word bytes will do");
   command->add_option("--tasks", options->tasks, "names between commas; default: all 13")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->group(kWhat);
+      ->group(kRulerWhat);
   command
       ->add_option(
           "--lengths", options->lengths,
@@ -450,27 +455,27 @@ void add_ruler(CLI::App& app, Run& run) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(positive_whole())
-      ->group(kWhat);
+      ->group(kRulerWhat);
   command
       ->add_option("--samples", options->samples, "of each task at each length; published figures have 500")
       ->check(positive_whole())
       ->capture_default_str()
-      ->group(kWhat);
+      ->group(kRulerWhat);
   command->add_option("--seed", options->seed, "of all draws")
       ->check(whole_in(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str()
-      ->group(kWhat);
+      ->group(kRulerWhat);
   command
       ->add_option("--essays", options->essays,
                    "Paul Graham's essays: a text file, a folder of *.txt, or RULER's JSON file")
-      ->group(kData);
+      ->group(kRulerData);
   command->add_option("--haystack", options->haystack, "any text in their place; scores carry a mark")
-      ->group(kData);
-  command->add_option("--squad", options->squad, "SQuAD's dev-v2.0.json, for qa_1")->group(kData);
+      ->group(kRulerData);
+  command->add_option("--squad", options->squad, "SQuAD's dev-v2.0.json, for qa_1")->group(kRulerData);
   command->add_option("--hotpotqa", options->hotpotqa, "HotpotQA's hotpot_dev_distractor_v1.json, for qa_2")
-      ->group(kData);
-  add_extend_option(*command, options->extend, kModel);
-  add_engine_options(*command, *options, kModel);
+      ->group(kRulerData);
+  add_extend_option(*command, options->extend, kRulerModel);
+  add_engine_options(*command, *options, kRulerModel);
   const char* kOutput = "Output";
   command->add_option("--output", options->output, "a folder for results; one that is there is gone on with")
       ->capture_default_str()
@@ -487,7 +492,7 @@ void add_ruler(CLI::App& app, Run& run) {
       ->group(kOutput);
   command->callback([&run, options, command] {
     run = [options, command] {
-      check(*options, *command);
+      check_ruler(*options, *command);
       watch_interrupts();
       if (!options->score.empty()) return score_folder(*options);
       return options->write.empty() ? ask_model(*options) : write_prompts_of(*options);

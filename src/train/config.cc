@@ -197,9 +197,10 @@ std::vector<Option> options_of(TrainConfig& c) {
              "G2; empty: as the system has it"),
       choice("model.output_gate", c.model.output_gate, {"", "none", "elementwise", "headwise"},
              "G1; empty: as the system has it"),
-      real("model.gate_init", c.model.gate_init, 0, 0.9999,
-           "where new gates start; what a folder has is divided by it, to stay the same function; 0: as it "
-           "is, in a new model 0.5"),
+      real(
+          "model.gate_init", c.model.gate_init, 0, 0.9999,
+          "where new gates start; what a folder has is divided by it, to stay the same function; 0: 0.9 in a "
+          "model from scratch, 0.5 in a folder that has none"),
       choice("model.score_form", c.model.score_form, {"", "sigmoid", "relu"},
              "the indexer's activation; empty: as the system has it"),
       choice("model.budget", c.model.budget, {"", "inverse", "proportional", "fixed"},

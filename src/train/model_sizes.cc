@@ -140,9 +140,8 @@ void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
 
 void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
                      const std::optional<nn::ModelConfig>& stored) {
-  const double asked = options.model.gate_init;
-  if (asked == 0) return;
   nn::AttentionConfig& attention = config.attention;
+  const double asked = options.model.gate_init;
   const auto is_new = [](nn::GateKind before, nn::GateKind after) {
     return before == nn::GateKind::none && after != nn::GateKind::none;
   };
@@ -151,7 +150,13 @@ void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
     value = stored->attention.value_gate;
     output = stored->attention.output_gate;
   }
-  if (!is_new(value, attention.value_gate) && !is_new(output, attention.output_gate)) {
+  const bool gets_gates = is_new(value, attention.value_gate) || is_new(output, attention.output_gate);
+  if (asked == 0) {
+    // A trained model keeps its function, exactly: times two rounds nothing.
+    if (stored && gets_gates) attention.gate_init = 0.5;
+    return;
+  }
+  if (!gets_gates) {
     const bool none =
         attention.value_gate == nn::GateKind::none && attention.output_gate == nn::GateKind::none;
     if (none || asked != attention.gate_init) {

@@ -175,10 +175,20 @@ TEST(PaperPlan, AblationsReuseWhatTheMainTablesTrained) {
 
 TEST(PaperPlan, GatesThatStartOpenAreABaseOfTheirOwn) {
   const std::vector<Step> plan = plan_of("small");
-  EXPECT_EQ(settings(step(plan, "seed-1/base-open/train")).at("model.gate_init"), "0.88");
+  EXPECT_EQ(settings(step(plan, "seed-1/base-open/train")).at("model.gate_init"), "0.9");
   const auto adapted = settings(step(plan, "seed-1/open/train"));
   EXPECT_EQ(adapted.at("model.from"), "runs/seed-1/base-open/latest");
   EXPECT_FALSE(adapted.contains("model.gate_init"));  // its gates are where training has left them
+}
+
+TEST(PaperPlan, WhereGatesStartIsSaidOfEveryGatedModelFromScratch) {
+  const std::vector<Step> plan = plan_of("small");
+  for (const char* run : {"base-gated", "base-g1", "base-g2", "rate-2-gsa", "rate-4-gated-only"}) {
+    EXPECT_EQ(settings(step(plan, concat("seed-1/", run, "/train"))).at("model.gate_init"), "0.5") << run;
+  }
+  for (const char* run : {"base-standard", "rate-2-standard", "rate-2-sparse-only", "gsa", "no-gates"}) {
+    EXPECT_FALSE(settings(step(plan, concat("seed-1/", run, "/train"))).contains("model.gate_init")) << run;
+  }
 }
 
 TEST(PaperPlan, StabilityHasSmallerBatches) {

@@ -396,7 +396,10 @@ TEST(TrainConfig, GateInitIsOfNewGates) {
   apply(gated, nn::System::gated_only);
   apply(half_gated, nn::System::gated_only);
   half_gated.attention.value_gate = nn::GateKind::none;
-  EXPECT_EQ(gate_init({}), 0.5);
+  gated.attention.gate_init = 0.5;
+  EXPECT_EQ(gate_init({}), 0.9);
+  EXPECT_EQ(gate_init({}, gated), 0.5);
+  EXPECT_EQ(gate_init({"model.system=gated-only"}, standard), 0.5);
   EXPECT_EQ(gate_init({"model.gate_init=0.75"}), 0.75);
   EXPECT_EQ(gate_init({"model.gate_init=0.75", "model.system=gated-only"}, standard), 0.75);
   EXPECT_EQ(gate_init({"model.gate_init=0.75", "model.value_gate=headwise"}, half_gated), 0.75);
