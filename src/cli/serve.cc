@@ -52,8 +52,9 @@ Serves a model to the clients of OpenAI's API, on this machine alone unless --ho
 /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /health, /metrics (Prometheus), and a page at / that
 writes texts and shows where the model looks.
 
-Requests are batched as they come. A long prompt is read in chunks between the steps of running texts, which therefore
-wait --max-gap at most for it. What requests begin with alike is read once and kept while nobody needs the memory.
+Requests are batched as they come. A long prompt is read in chunks between the steps of running texts, made as short as
+--max-gap wants it, and short prompts do not wait for all of it. What requests begin with alike is read once and kept
+while nobody needs the memory.
 
 There is no TLS: to be reached from outside, stand it behind a proxy that has it (nginx, Caddy), with --api-key-file.
 Ctrl-C or SIGTERM: no new texts (503), running ones may end within --grace seconds; a second one ends the program at once.
@@ -247,7 +248,8 @@ void add_serve(CLI::App& app, Run& run) {
   schedule("--max-queue", options->scheduler.max_queue, "texts that wait for that; more are refused (429)")
       ->check(whole_in(1, 1'000'000));
   schedule("--max-gap", options->max_gap,
-           "milliseconds that running texts may wait for a part of another's prompt")
+           "milliseconds between two tokens of a running text that chunks of other prompts aim to stay below; one "
+           "has 64 tokens at least")
       ->check(number_in(1, 3.6e6));
   command->add_flag("--no-prefix-cache", options->no_prefix_cache, "read every prompt anew")
       ->group(kSchedule);

@@ -357,19 +357,56 @@ TEST(Scheduler, StopLetsTextsEndOrCutsThem) {
   EXPECT_NE(text->error_.find("shutting down"), std::string::npos);
 }
 
-// A long prompt comes in chunks, and a text that runs gets a token after each of them.
+// A long prompt comes in chunks, and a text that runs gets a token after each of them, within the gap: from the first
+// prompt that the server sees, and although tokens get dearer with their context. Time is what the passes should have
+// taken: a slower machine makes chunks shorter.
 TEST(Scheduler, LongPromptsDoNotStallRunningTexts) {
-  Running run({.max_chunk = 1024, .a_step = 200us, .a_token = 100us}, {.max_gap = 1ms});
+  Running run({.max_chunk = 1024, .a_step = 1ms, .a_token = 100us, .a_context = 50us}, {.max_gap = 30ms});
   const auto text = run.submit(prompt_of(1, 8), 4000);
   text->wait_for_tokens(3);
-  run.submit(prompt_of(2, 900), 1)->wait();  // from which the size of chunks is learnt
-  run.submit(prompt_of(4, 2), 1)->wait();    // and from a short one nothing
+  run.model.longest_turn = 0;
   const std::size_t before = text->tokens();
-  const auto reader = run.submit(prompt_of(3, 1000), 1);
-  reader->wait();
-  // 1000 tokens of 100 us: chunks of about 10.
-  EXPECT_GE(text->tokens() - before, 1000U / 32);
+  run.submit(prompt_of(2, 3000), 1)->wait();
+  EXPECT_LE(run.model.longest_turn, 30'000);
+  // Of 250 us each at the end, more than a page of 8 fits.
+  EXPECT_LE(text->tokens() - before, 3000U / 16);
+  for (std::int64_t i = 0; i < 20; ++i)
+    run.submit(prompt_of(10 + i, 1 + i * 7), 1)->wait();  // short ones between
+  run.submit(prompt_of(3, 3000), 1)->wait();
+  EXPECT_LE(run.model.longest_turn, 30'000);
   run.scheduler.cancel(run.record_ids.front());
+}
+
+// Who asks little does not wait for the whole of what somebody else has to be read: 4,000 tokens in 800 ms.
+TEST(Scheduler, ShortPromptsDoNotWaitForLongOnes) {
+  for (const bool somebody_writes : {false, true}) {
+    Running run({.capacity = 4096, .max_chunk = 64, .a_token = 200us}, {.max_gap = 20ms});
+    if (somebody_writes) run.submit(prompt_of(9, 8), 4000)->wait_for_tokens(1);
+    const auto book = run.submit(prompt_of(1, 4000), 1);
+    const auto report = run.submit(prompt_of(4, 3900), 1);
+    while (run.model.prefilled < 100) std::this_thread::sleep_for(1ms);
+    const auto question = run.submit(prompt_of(2, 40), 1);
+    EXPECT_EQ(question->wait().text_, run.expected(prompt_of(2, 40), 1));
+    EXPECT_LT(run.model.prefilled, 2000) << somebody_writes;
+    EXPECT_FALSE(book->over() || report->over());
+    EXPECT_EQ(book->wait().text_, run.expected(prompt_of(1, 4000), 1));
+    run.scheduler.cancel(run.record_ids.front());
+  }
+}
+
+// However many of them come: a quarter of a pass is theirs.
+TEST(Scheduler, ShortPromptsDoNotHoldUpTheFirst) {
+  Running run({.capacity = 4096, .max_chunk = 64, .a_token = 50us}, {.max_batch = 64});
+  const auto book = run.submit(prompt_of(1, 1600), 1);
+  std::vector<std::shared_ptr<Record>> questions;
+  for (std::int64_t i = 0; i < 200; ++i) questions.push_back(run.submit(prompt_of(2 + i, 60), 1));
+  book->wait();
+  EXPECT_LE(run.model.prefilled, 1600 * 4 / 3 + 4 * 64);
+  EXPECT_TRUE(questions.front()->over());
+  for (std::int64_t i = 0; i < 200; ++i) {
+    EXPECT_EQ(questions[static_cast<std::size_t>(i)]->wait().text_, run.expected(prompt_of(2 + i, 60), 1));
+  }
+  run.expect_no_leak();
 }
 
 TEST(Scheduler, LooksReadWhatIsBefore) {

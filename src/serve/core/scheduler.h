@@ -11,7 +11,7 @@
 // where running texts outgrow the cache, the one that came last gives up its pages and is read again later
 // (pre-emption by recompute). Pages of prompts and of texts that have ended stay as long as nobody needs them: a
 // request that begins with the same tokens takes them over (serve/core/prefix_cache.h). Who came first is served
-// first.
+// first; a quarter of what is read goes to short prompts behind a long one.
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,8 @@ namespace gsa::serve {
 struct SchedulerOptions {
   std::int64_t max_batch = 256;   // texts that are written at once
   std::int64_t max_queue = 1024;  // texts that wait; more are refused
-  // How long running texts may wait for a chunk of somebody's prompt. Chunks are made shorter until they fit, but not
-  // shorter than a page.
+  // The time between two tokens of a running text that chunks of other prompts aim to stay below (serve/core/pace.h).
+  // A chunk has a page at least.
   std::chrono::duration<double> max_gap = std::chrono::milliseconds(200);
   bool prefix_cache = true;
 };

@@ -106,11 +106,11 @@ bool Scheduler::Impl::admit(TextJob& job) {
   return true;
 }
 
-// Takes up texts that wait, in the order of arrival, as long as a pass has room for their tokens.
-void Scheduler::Impl::start_waiting(std::int64_t tokens) {
+// Takes up texts that wait, in the order of arrival.
+void Scheduler::Impl::start_waiting() {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     TextJob& job = *it->second;
-    if (tokens <= 0 || static_cast<std::int64_t>(running_.size()) >= options_.max_batch) return;
+    if (static_cast<std::int64_t>(running_.size()) >= options_.max_batch) return;
     if (blocked_ == std::pair(job.id, departures_)) return;
     if (!admit(job)) {
       if (job.waits_for == 0) {  // no room: nobody overtakes it, and it is asked again when somebody has left
@@ -120,7 +120,6 @@ void Scheduler::Impl::start_waiting(std::int64_t tokens) {
       ++it;
       continue;
     }
-    tokens -= std::max<std::int64_t>(job.length() - job.read(), 1);
     running_.insert(waiting_.extract(it++));
     const std::lock_guard lock(mutex_);
     --queued_;
