@@ -223,6 +223,37 @@ TEST(Scheduler, ANewTurnFindsPromptAndAnswer) {
   EXPECT_EQ(second->usage_.cached_tokens, 56);  // of 63 that were read: 7 pages
 }
 
+// Distinct texts take no more memory the more of them come.
+TEST(Scheduler, ThePrefixCacheKeepsWithinItsLimit) {
+  Running run({}, {.max_prefix_pages = 20});
+  for (std::int64_t i = 0; i < 30; ++i) {
+    const Tokens prompt = prompt_of(i, 60);
+    EXPECT_EQ(run.submit(prompt, 8)->wait().text_, run.expected(prompt, 8));
+  }
+  const auto again = run.submit(prompt_of(29, 60), 1);
+  EXPECT_EQ(again->wait().usage_.cached_tokens, 56);
+  run.expect_no_leak();
+  EXPECT_EQ(run.model.pages_in_use(), 20);
+  EXPECT_EQ(run.scheduler.metrics().evicted_pages, 30 * 8 - 20);
+}
+
+// As much of it as may be kept; nobody waits for what will not be there.
+TEST(Scheduler, WhatSeveralBeginWithMayBeMoreThanTheLimit) {
+  Running run({.a_step = 100us}, {.max_prefix_pages = 20});
+  std::vector<std::shared_ptr<Record>> texts;
+  std::vector<Tokens> prompts;
+  for (std::int64_t i = 0; i < 12; ++i) {
+    prompts.push_back(prompt_of(i % 2, 512));
+    prompts.back().push_back('A' + i);
+    texts.push_back(run.submit(prompts.back(), 5));
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(texts[i]->wait().text_, run.expected(prompts[i], 5));
+  }
+  run.expect_no_leak();
+  EXPECT_LE(run.model.pages_in_use(), 20);
+}
+
 TEST(Scheduler, WithoutThePrefixCacheEverythingIsRead) {
   Running run({}, {.prefix_cache = false});
   const Tokens prompt = prompt_of(1, 100);

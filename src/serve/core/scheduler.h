@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ struct SchedulerOptions {
   // A chunk has a page at least.
   std::chrono::duration<double> max_gap = std::chrono::milliseconds(200);
   bool prefix_cache = true;
+  // Pages that the prefix cache may hold.
+  std::int64_t max_prefix_pages = std::numeric_limits<std::int64_t>::max();
 };
 
 // A text to be written.
@@ -122,6 +125,7 @@ class Scheduler {
 
   // Largest prompt_tokens + max_tokens that can be served: positions or memory, whichever ends first.
   std::int64_t max_length() const;
+  std::int64_t max_queue() const;
   const ModelFacts& facts() const;
   MetricsSnapshot metrics() const;
 

@@ -31,9 +31,10 @@ class Scheduler::Impl {
         tokenizer_(tokenizer),
         options_(options),
         facts_(model.facts()),
-        prefixes_(model.start().pool()),
+        prefixes_(model.start().pool(), options.max_prefix_pages),
         pace_(options.max_gap, facts_.page_size, facts_.max_chunk) {
     options_.max_batch = std::min(options_.max_batch, facts_.max_batch);
+    options_.max_prefix_pages = std::min(options_.max_prefix_pages, facts_.capacity);
     ends_ = facts_.ends;
     ends_.push_back(tokenizer.eos());
   }
@@ -49,6 +50,7 @@ class Scheduler::Impl {
   std::int64_t max_length() const {
     return std::min(facts_.max_positions, facts_.capacity * facts_.page_size);
   }
+  std::int64_t max_queue() const { return options_.max_queue; }
   const ModelFacts& facts() const { return facts_; }
   MetricsSnapshot metrics() const { return book_.snapshot(); }
 

@@ -49,8 +49,10 @@ void Scheduler::Impl::keep_prefix(const TextJob& job) {
   // Texts that grow beyond dense_below: the shorter ones of their beginnings.
   while (length > 0 && sparse_at(job, length - 1) != sparse) length -= 1;
   const auto pages = static_cast<std::size_t>(length / facts_.page_size);
-  prefixes_.insert(sparse, std::span(job.tokens).first(pages * static_cast<std::size_t>(facts_.page_size)),
-                   std::span(job.sequence->pages()).first(pages));
+  const std::int64_t let_go = prefixes_.insert(
+      sparse, std::span(job.tokens).first(pages * static_cast<std::size_t>(facts_.page_size)),
+      std::span(job.sequence->pages()).first(pages));
+  book_.evicted(let_go);
 }
 
 // ---- who is taken up
@@ -71,7 +73,9 @@ bool Scheduler::Impl::waits_for_another(TextJob& job, std::int64_t known) {
     if (other->was_read() || other->writes() || sparse_at(*other, 0) != sparse) continue;
     std::int64_t shared = common_length(other->tokens, job.tokens);
     shared = std::min(shared, job.length() - 1) / facts_.page_size * facts_.page_size;
-    if (shared <= known) continue;
+    shared = std::min(shared, options_.max_prefix_pages * facts_.page_size);
+    if (shared <= known || other->read() >= shared)
+      continue;  // in the second case, others have pushed it out
     job.waits_for = id;
     job.waits_until = shared;
     return true;
