@@ -6,8 +6,8 @@
                    a preset's sizes with random weights in bfloat16, a vocabulary of bytes and 256K positions; the
                    library beside the program and the Python package of this tree make it
 
-    load      500 requests from 8 clients and 64 from 64, every second one with a prompt of its own: errors, greedy texts
-              against gsa generate's, sampled ones against themselves, resident memory over time, once the prefix
+    load      500 requests from 8 clients and 64 from 64, every second one with a prompt of its own: errors, greedy
+              texts against gsa generate's, sampled ones against themselves, resident memory over time, once the prefix
               cache has come to its limit
     batching  tokens/s of 16 clients over those of one, the same requests
     hang-ups  1,000 clients that leave at random moments: pages that are still held

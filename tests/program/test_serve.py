@@ -365,7 +365,8 @@ def test_curl_streams(server):
     (["--prefix-cache-limit", "0"], 2, "--prefix-cache-limit"),
     (["--prefix-cache-limit", "5", "--no-prefix-cache"], 2, "--no-prefix-cache"),
     (["--name", "a\nb"], 2, "--name: expected a name of one line, got \"a\\nb\""),
-], ids=["port", "template", "host", "keys", "gap", "cache", "huge-cache", "prefixes", "no-prefixes", "name"])  # fmt: skip
+], ids=["port", "template", "host", "keys", "gap", "cache", "huge-cache", "prefixes", "none",
+        "name"])  # fmt: skip
 def test_mistakes_of_the_command_are_explained(gsa, model, arguments, status, message):
     assert message in gsa.run("serve", model, *arguments, status=status)
 

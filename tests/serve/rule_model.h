@@ -97,6 +97,7 @@ class RuleModel : public Model {
 
   infer::Look look(Sequence& sequence, std::int64_t token) override {
     append(sequence, token);
+    spend(options_.a_step);
     infer::Look look{.position = sequence.length() - 1, .sparse = true, .layers = {}};
     look.layers.resize(2);
     for (infer::LayerLook& layer : look.layers) {

@@ -454,6 +454,28 @@ TEST(Scheduler, LooksReadWhatIsBefore) {
   run.expect_no_leak();
 }
 
+// A chunk, a step and a look would be 25 ms.
+TEST(Scheduler, LooksHaveTurnsOfTheirOwn) {
+  Running run({.a_step = 8ms, .a_token = 100us}, {.max_gap = 20ms});
+  const auto text = run.submit(prompt_of(1, 8), 4000);
+  text->wait_for_tokens(3);
+  run.model.longest_turn = 0;
+  std::promise<void> all;
+  std::atomic<int> looks = 0;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    run.scheduler.look(
+        prompt_of(2, 30), i,
+        [&](const infer::Look&) {
+          if (++looks == 6) all.set_value();
+        },
+        [&](const std::string& message) { ADD_FAILURE() << message; });
+  }
+  run.submit(prompt_of(3, 100), 1)->wait();
+  all.get_future().wait();
+  EXPECT_LE(run.model.longest_turn, 20'000);
+  run.scheduler.cancel(run.record_ids.front());
+}
+
 TEST(Scheduler, CancelledLooksAreNotComputed) {
   Running run({.a_step = 1ms}, {.max_batch = 1});
   const auto busy = run.submit(prompt_of(1, 5), 4000);
