@@ -6,8 +6,9 @@
                    a preset's sizes with random weights in bfloat16, a vocabulary of bytes and 256K positions; the
                    library beside the program and the Python package of this tree make it
 
-    load      500 requests from 8 clients and 64 from 64: errors, greedy texts against gsa generate's, sampled ones
-              against themselves, resident memory over time
+    load      500 requests from 8 clients and 64 from 64, every second one with a prompt of its own: errors, greedy
+              texts against gsa generate's, sampled ones against themselves, resident memory over time, once the prefix
+              cache has come to its limit
     batching  tokens/s of 16 clients over those of one, the same requests
     hang-ups  1,000 clients that leave at random moments: pages that are still held
     prefix    16 requests that share 8K tokens: tokens that were read
@@ -133,15 +134,21 @@ def generated(arguments, prompts, tokens):
 
 def load(arguments, results):
     count, kinds = 500, 40
+    # Odd requests bring a prompt that nobody has sent before, others one of a few.
+    own = [index for index in range(count + 64) if index % 2]
     prompts = [prompt_of(index) for index in range(kinds)]
+    prompts += [" and ".join(prompt_of(10_000 + 3 * index + i) for i in range(3)) for index in own]
+    which = {index: kinds + place for place, index in enumerate(own)}
     expected = generated(arguments, prompts, 24)
     memory = []
     errors = wrong = 0
-    with Server(arguments) as server:
+    full_at = None  # the request before which the prefix cache was full
+    with Server(arguments, "--prefix-cache-limit", arguments.prefix_limit) as server:
         sampled = {}
 
         def request(index):
-            kind = index % kinds
+            nonlocal full_at
+            kind = which.get(index, index % kinds)
             if index % 3 == 2:
                 answer = server.complete(prompts[kind], temperature=0.9, seed=kind, max_tokens=24)
                 first = sampled.setdefault(kind, answer["choices"][0]["text"])
@@ -149,11 +156,14 @@ def load(arguments, results):
             else:
                 good = server.complete(prompts[kind], max_tokens=24)["choices"][0]["text"] == expected[kind]
             memory.append(server.resident())
+            if full_at is None and server.metrics()["gsa_prefix_cache_evictions_total"] > 0:
+                full_at = len(memory)
             return good
 
         for clients, requests in ((8, count), (64, 64)):
             with ThreadPoolExecutor(clients) as pool:
-                for future in [pool.submit(request, index) for index in range(requests)]:
+                first = 0 if clients == 8 else count
+                for future in [pool.submit(request, first + index) for index in range(requests)]:
                     try:
                         wrong += not future.result()
                     except Exception as error:  # noqa: BLE001: every failure counts
@@ -162,9 +172,10 @@ def load(arguments, results):
             if clients == 8:
                 quarter = len(memory) // 4
                 second, last = (statistics.median(memory[i * quarter : (i + 1) * quarter]) for i in (1, 3))
-    results["load"] = {"requests": count + 64, "errors": errors, "other_texts": wrong,
+    results["load"] = {"requests": count + 64, "errors": errors, "other_texts": wrong, "prefix_cache_full_at": full_at,
                        "resident_mib": {"second quarter": round(second, 1), "last quarter": round(last, 1)}}  # fmt: skip
-    return errors == 0 and wrong == 0 and last <= 1.02 * second
+    full = full_at is not None and full_at <= quarter  # the bar is one of a full cache
+    return errors == 0 and wrong == 0 and full and last <= 1.02 * second
 
 
 def batching(arguments, results):
@@ -285,6 +296,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of the server and of gsa generate")
     parser.add_argument("--extend", default=1, help="as gsa generate takes it")
+    parser.add_argument("--prefix-limit", type=int, default=8, help="of load, MiB: --prefix-cache-limit")
     parser.add_argument("--clients", type=int, default=8, help="of decode")
     parser.add_argument("--context", type=int, default=8192, help="of decode, tokens")
     parser.add_argument("--tokens", type=int, default=64, help="of decode, a text")

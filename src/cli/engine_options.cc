@@ -31,7 +31,7 @@ void add_engine_options(CLI::App& command, EngineChoices& choices, const char* g
   command
       .add_option("--cache-limit", choices.cache_mib,
                   "MiB that the cache may take; default: 90 % of what is free")
-      ->check(positive_whole())
+      ->check(whole_in(1, kMaxCacheMib))
       ->group(group);
   command.add_option("--threads", choices.threads, "CPU threads; default: one a core, which is the most")
       ->check(whole_in(1, binding::kMaxThreads))

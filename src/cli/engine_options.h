@@ -11,6 +11,8 @@
 
 namespace gsa::cli {
 
+constexpr std::uint64_t kMaxCacheMib = std::uint64_t{16} << 20;  // 16 TiB: of --cache-limit and its kind
+
 struct EngineChoices {
   std::string device = "auto", dtype = "auto", phase;
   std::optional<int> index_bits;

@@ -194,6 +194,10 @@ int inspect_text(const InspectTextCommand& options) {
     throw UsageError("--last: expected no --positions beside it, got both");
   }
   if (!options.positions.empty()) parse_positions(options.positions);
+  std::error_code none;  // where one of them is not there
+  if (std::filesystem::equivalent(options.text, options.output, none)) {
+    throw UsageError(concat("--output: expected another file than --text, got '", options.output, "'"));
+  }
   check_writable(options.output);
   const std::string folder = model_folder(options.folder);
   std::string text = read_file(options.text, kMaxTextBytes);

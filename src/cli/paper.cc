@@ -302,6 +302,7 @@ std::string device_of(const PaperOptions& options, const std::vector<paper::Step
   const bool done = std::ranges::all_of(
       plan, [&](const paper::Step& step) { return paper::is_done(step, options.output); });
   if (done && options.device != "auto") return options.device;
+  if (done) return paper::device_of_folder(options.output);
   return nn::device_by_name(options.device).is_cpu() ? "cpu" : "cuda";
 }
 

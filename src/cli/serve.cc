@@ -17,6 +17,7 @@
 #include "cli/model_options.h"
 #include "cli/text.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/usage_error.h"
 #include "kernels/decode/decode.h"
 #include "nn/model_io.h"
@@ -41,6 +42,7 @@ struct ServeCommand : EngineChoices {
   SchedulerOptions scheduler;
   double max_gap = 200;  // ms
   bool no_prefix_cache = false;
+  std::optional<std::int64_t> prefix_mib;
   std::int64_t max_body = 32;          // MiB
   std::int64_t idle = 75, grace = 30;  // seconds
 };
@@ -52,8 +54,9 @@ Serves a model to the clients of OpenAI's API, on this machine alone unless --ho
 /v1/completions, /v1/chat/completions, /tokenize, /detokenize, /health, /metrics (Prometheus), and a page at / that
 writes texts and shows where the model looks.
 
-Requests are batched as they come. A long prompt is read in chunks between the steps of running texts, which therefore
-wait --max-gap at most for it. What requests begin with alike is read once and kept while nobody needs the memory.
+Requests are batched as they come. A long prompt is read in chunks between the steps of running texts, made as short as
+--max-gap wants it, and short prompts do not wait for all of it. What requests begin with alike is read once and kept
+while nobody needs the memory.
 
 There is no TLS: to be reached from outside, stand it behind a proxy that has it (nginx, Caddy), with --api-key-file.
 Ctrl-C or SIGTERM: no new texts (503), running ones may end within --grace seconds; a second one ends the program at once.
@@ -95,7 +98,28 @@ ChatTemplate chosen_template(const ServeCommand& options) {
   if (options.chat != "auto") {
     return checking_option("--chat-template", [&] { return chat_template_by_name(options.chat); });
   }
-  return recognised_template(options.folder).value_or(ChatTemplate::plain);
+  const FolderTemplate found = folder_template(options.folder);
+  if (found.present && !found.known) {
+    tell_note(concat(
+        options.folder, " has a chat template that is not known here: chats are written as plain ",
+        "(User: ..., Assistant: ...), which the model was not trained on; --chat-template chooses one"));
+  }
+  return found.known.value_or(ChatTemplate::plain);
+}
+
+// The name stands in headers of logs, in labels of metrics and in paths.
+void check_name(const std::string& name) {
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (!name.empty() && std::none_of(name.begin(), name.end(), control)) return;
+  throw UsageError(concat("--name: expected a name of one line, got ", shown(Json(name))));
+}
+
+// Pages that the prefix cache may hold. On a GPU the cache's memory is taken anyway; on a CPU it would be taken by what
+// nobody may ever ask for again.
+std::int64_t prefix_pages(const ServeCommand& options, const infer::Engine& engine, const ModelFacts& facts) {
+  constexpr std::int64_t kShareOnCpu = 4;
+  if (options.prefix_mib) return (*options.prefix_mib << 20) / facts.bytes_per_page;
+  return engine.options().device.is_cpu() ? facts.capacity / kShareOnCpu : facts.capacity;
 }
 
 bool is_loopback(const std::string& host) {
@@ -159,7 +183,10 @@ int serve(const ServeCommand& options) {
                        " tokens, got ", tokenizer->vocab_size(), ": it belongs to another model"));
   }
   EngineModel served(engine, options.extend == 1 ? kMaxDecodeLength : config.max_positions);
-  Scheduler scheduler(served, *tokenizer, options.scheduler);
+  SchedulerOptions scheduling = options.scheduler;
+  const ModelFacts& facts = served.facts();
+  scheduling.max_prefix_pages = std::min(prefix_pages(options, engine, facts), facts.capacity);
+  Scheduler scheduler(served, *tokenizer, scheduling);
   Api api(scheduler, *tokenizer, api_options);
   HttpOptions http_options = options.http;
   http_options.quick = {"/health", "/metrics"};
@@ -171,10 +198,15 @@ int serve(const ServeCommand& options) {
       Api::refusal);
 
   std::cerr << "gsa serve: " << options.name << " (" << engine.options().device << ", "
-            << c10::toString(*engine.options().dtype) << ", chat template "
-            << name_of(chosen_template(options)) << "), texts of up to " << grouped(scheduler.max_length())
-            << " tokens, cache for " << grouped(served.facts().capacity * served.facts().page_size)
-            << " tokens (" << format_bytes(served.facts().capacity * served.facts().bytes_per_page) << ")\n";
+            << c10::toString(*engine.options().dtype) << ", chat template " << name_of(api_options.chat)
+            << "), texts of up to " << grouped(scheduler.max_length()) << " tokens, cache for "
+            << grouped(facts.capacity * facts.page_size) << " tokens ("
+            << format_bytes(facts.capacity * facts.bytes_per_page) << ")";
+  if (scheduling.prefix_cache) {
+    std::cerr << ", of which the prefix cache keeps up to "
+              << format_bytes(scheduling.max_prefix_pages * facts.bytes_per_page);
+  }
+  std::cerr << '\n';
   if (api_options.api_keys.empty() && !is_loopback(options.http.host)) {
     std::cerr << "note: no --api-key-file: everybody who reaches this address may use the model\n";
   }
@@ -246,10 +278,21 @@ void add_serve(CLI::App& app, Run& run) {
       ->check(whole_in(1, kMaxDecodeSequences));
   schedule("--max-queue", options->scheduler.max_queue, "texts that wait for that; more are refused (429)")
       ->check(whole_in(1, 1'000'000));
-  schedule("--max-gap", options->max_gap,
-           "milliseconds that running texts may wait for a part of another's prompt")
+  schedule(
+      "--max-gap", options->max_gap,
+      "milliseconds between two tokens of a running text that chunks of other prompts aim to stay below; one "
+      "has 64 tokens at least")
       ->check(number_in(1, 3.6e6));
+  CLI::Option* prefix_limit =
+      command
+          ->add_option(
+              "--prefix-cache-limit", options->prefix_mib,
+              "MiB of the cache that beginnings of earlier texts may keep; default: on a CPU a quarter of "
+              "--cache-limit, on a GPU all of it")
+          ->check(whole_in(1, kMaxCacheMib))
+          ->group(kSchedule);
   command->add_flag("--no-prefix-cache", options->no_prefix_cache, "read every prompt anew")
+      ->excludes(prefix_limit)
       ->group(kSchedule);
 
   const char* kModel = "The model and its cache";
@@ -258,6 +301,7 @@ void add_serve(CLI::App& app, Run& run) {
   command->callback([&run, options] {
     run = [options] {
       if (options->name.empty()) options->name = default_name(options->folder);
+      check_name(options->name);
       options->folder = model_folder(options->folder);
       std::string& host = options->http.host;
       if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);

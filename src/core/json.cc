@@ -33,8 +33,14 @@ class Builder final : public nlohmann::json_sax<Json> {
     member_ = &at->second;
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) override {
-    bad_file(file_, "JSON", error.what());
+  bool parse_error(std::size_t, const std::string& last, const nlohmann::json::exception& error) override {
+    constexpr int kOverflow = 406;
+    if (error.id == kOverflow) bad_file(file_, "numbers up to 1.8e308", last);
+    std::string message =
+        error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    if (const std::size_t end = message.find("] "); message.starts_with('[') && end != std::string::npos)
+      message.erase(0, end + 2);
+    bad_file(file_, "JSON", message);
   }
 
  private:

@@ -67,22 +67,59 @@ RunReport stopped(RunReport report) {
   return report;
 }
 
-// "scale with another length: 512, not 4096": the first thing in which a folder's identity differs from ours.
-std::string identity_difference(const Json& theirs, const Json& ours) {
+// All in which a folder's identity differs from ours: 'device "cpu", not "cuda"; scale "smoke", not "small"'. Where two
+// scales or texts have the same name, what differs in them.
+std::string identity_differences(const Json& theirs, const Json& ours) {
+  std::vector<std::string> found;
+  const auto differs = [](const Json& a, const Json& b, const std::string& key) {
+    return a.contains(key) && b.contains(key) && a[key] != b[key];
+  };
+  const auto values = [](const Json& other, const Json& mine) {
+    return concat(shown(other), ", not ", shown(mine));
+  };
   for (const auto& [part, mine] : ours.items()) {
-    if (!theirs.contains(part)) return concat("one without ", part);
+    if (!theirs.contains(part)) {
+      found.push_back(concat("one without ", part));
+      continue;
+    }
     const Json& other = theirs[part];
     if (other == mine) continue;
-    if (!mine.is_object() || !other.is_object())
-      return concat(part, " ", shown(other), ", not ", shown(mine));
-    for (const auto& [key, value] : mine.items()) {
-      if (!other.contains(key)) return concat(part, " without ", key);
-      if (other[key] != value)
-        return concat(part, " with another ", key, ": ", shown(other[key]), ", not ", shown(value));
+    if (!mine.is_object() || !other.is_object()) {
+      found.push_back(concat(part, " ", values(other, mine)));
+      continue;
     }
-    return concat(part, " with more keys");
+    const std::string name = part == "scale" ? "name" : "text";
+    if (differs(other, mine, name)) {
+      found.push_back(concat(part, " ", values(other[name], mine[name])));
+      continue;
+    }
+    const std::size_t before = found.size();
+    for (const auto& [key, value] : mine.items()) {
+      if (!other.contains(key)) found.push_back(concat(part, " without ", key));
+      if (differs(other, mine, key))
+        found.push_back(concat(part, " with another ", key, ": ", values(other[key], value)));
+    }
+    if (found.size() == before) found.push_back(concat(part, " with more keys"));
   }
-  return "one with more keys";
+  if (found.empty()) return "one with more keys";
+  std::string text = found.front();
+  for (std::size_t i = 1; i < found.size(); ++i) text += "; " + found[i];
+  return text;
+}
+
+// Something that took work: a figure, or a model that was begun.
+bool holds_work(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "runs")) return true;
+  if (!std::filesystem::exists(folder / "results")) return false;
+  const std::filesystem::recursive_directory_iterator all(folder / "results");
+  return std::any_of(begin(all), end(all),
+                     [](const auto& entry) { return entry.path().extension() == ".json"; });
+}
+
+Json read_mark(const std::filesystem::path& mark) {
+  Json json = parse_json(read_file(mark, kMaxJson), mark.string());
+  if (!json.is_object()) bad_file(mark.string(), "what a folder of gsa paper is of", shown(json));
+  return json;
 }
 
 // The step of the newest checkpoint; -1 where there is none.
@@ -186,13 +223,16 @@ void claim_folder(const std::filesystem::path& folder, const Identity& identity)
                          {"device", identity.device}};
   const fs::path mark = folder / kMark;
   if (fs::exists(mark)) {
-    const Json theirs = parse_json(read_file(mark, kMaxJson), mark.string());
+    const Json theirs = read_mark(mark);
     const Json wanted = Json::parse(ours.dump());
     if (theirs == wanted) return;
-    bad_file(folder.string(), "a folder of the same scale, data and device (--output names another)",
-             identity_difference(theirs, wanted));
-  }
-  if (fs::exists(folder)) {
+    if (holds_work(folder) || theirs.value("made_by", Json()) != wanted["made_by"]) {
+      bad_file(folder.string(), "a folder of the same scale, data and device (--output names another)",
+               identity_differences(theirs, wanted));
+    }
+    // A run that failed or was stopped before it came to anything; its rows may be half there.
+    fs::remove_all(folder / "data");
+  } else if (fs::exists(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().filename().string().starts_with(".")) continue;  // a lock
       bad_file(folder.string(), "an empty folder, or one of gsa paper (--output names another)",
@@ -202,6 +242,13 @@ void claim_folder(const std::filesystem::path& folder, const Identity& identity)
   AtomicFile file(mark);
   file.write(ours.dump(1) + "\n");
   file.commit();
+}
+
+std::string device_of_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path mark = folder / kMark;
+  if (!std::filesystem::exists(mark)) return "";
+  const Json device = read_mark(mark).value("device", Json());
+  return device.is_string() ? device.get<std::string>() : "";
 }
 
 }  // namespace gsa::paper

@@ -221,7 +221,14 @@ void check_run(const std::filesystem::path& folder, const OrderedJson& run, cons
   const bool begun =
       std::filesystem::exists(folder / "samples") || std::filesystem::exists(folder / "prompts");
   OrderedJson known = OrderedJson::object();
-  if (begun && std::filesystem::exists(folder / kRunFile)) known = read_run(folder);
+  if (begun) {
+    if (!std::filesystem::exists(folder / kRunFile)) {
+      throw Error(
+          concat(option, ": '", folder.string(), "' holds a run without ", kRunFile,
+                 ", which says of which model, seed and data it is; give this one a folder of its own"));
+    }
+    known = read_run(folder);
+  }
   const OrderedJson before = known;
   for (const auto& [key, value] : run.items()) {
     if (!known.contains(key)) {

@@ -279,19 +279,47 @@ TEST(PaperFolder, IsOfOneScaleDataAndDevice) {
       .scale = scale_by_name("smoke"), .data = {{"rule", 1}, {"text", "made by rule"}}, .device = "cpu"};
   claim_folder(mine, identity);
   claim_folder(mine, identity);
+  std::filesystem::create_directories(mine / "results");
+  std::ofstream(mine / "results/data.json") << "{}";
   Identity other = identity;
   other.scale = scale_by_name("small");
-  expect_error([&] { claim_folder(mine, other); },
-               {"a folder of the same scale, data and device", "--output", "scale with another"});
-  other = identity;
-  other.data["text"] = "a.txt";
-  expect_error([&] { claim_folder(mine, other); }, {"data with another text", "made by rule", "a.txt"});
+  expect_error([&] { claim_folder(mine, other); }, {"a folder of the same scale, data and device", "--output",
+                                                    R"(got scale "smoke", not "small")"});
+  other.data = {{"rule", 1}, {"text", "a.txt"}, {"checksum", 5}};
+  other.device = "cuda";
+  expect_error(
+      [&] { claim_folder(mine, other); },
+      {R"(got data "made by rule", not "a.txt"; device "cpu", not "cuda"; scale "smoke", not "small")"});
   other = identity;
   other.data["rule"] = 2;
-  expect_error([&] { claim_folder(mine, other); }, {"data with another rule: 1, not 2"});
-  other = identity;
-  other.device = "cuda";
-  expect_error([&] { claim_folder(mine, other); }, {"device", "cpu", "cuda"});
+  other.scale.length = 1;
+  expect_error([&] { claim_folder(mine, other); },
+               {"data with another rule: 1, not 2; scale with another length: "});
+  EXPECT_EQ(device_of_folder(mine), "cpu");
+  EXPECT_EQ(device_of_folder(folder.path()), "");
+}
+
+TEST(PaperFolder, IsTakenOverWhereItHasComeToNothing) {
+  const TemporaryFolder folder;
+  const std::filesystem::path mine = folder / "out";
+  const Identity first{
+      .scale = scale_by_name("smoke"), .data = {{"rule", 1}, {"text", "no.txt"}}, .device = "cpu"};
+  const Identity second{
+      .scale = scale_by_name("small"), .data = {{"rule", 1}, {"text", "made by rule"}}, .device = "cuda"};
+  std::filesystem::create_directories(mine);
+  claim_folder(mine, first);
+  std::filesystem::create_directories(mine / "data");
+  std::ofstream(mine / "data/half") << "rows";
+  std::filesystem::create_directories(mine / "results/seed-1");
+  claim_folder(mine, second);
+  EXPECT_EQ(device_of_folder(mine), "cuda");
+  EXPECT_FALSE(std::filesystem::exists(mine / "data"));
+  // A model that was begun is work.
+  std::filesystem::create_directories(mine / "runs/seed-1/gsa");
+  expect_error([&] { claim_folder(mine, first); }, {"device \"cuda\", not \"cpu\""});
+  std::filesystem::remove_all(mine / "runs");
+  std::ofstream(mine / "results/seed-1/train.json") << "{}";
+  expect_error([&] { claim_folder(mine, first); }, {"scale \"small\""});
 }
 
 TEST(PaperFolder, OfOthersIsRefused) {

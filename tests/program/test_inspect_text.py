@@ -154,6 +154,15 @@ def test_files_that_are_not_there(gsa, model):
     assert "--output" in gsa.run("inspect-text", model, "--text", "read.txt", status=2)
 
 
+def test_the_text_is_not_overwritten(gsa, model):
+    (gsa.folder / "read.txt").write_text(TEXT, encoding="utf-8")
+    (gsa.folder / "same.txt").symlink_to("read.txt")
+    for output in "read.txt", "./read.txt", "same.txt":
+        said = gsa.run("inspect-text", model, "--text", "read.txt", "--output", output, status=2)
+        assert f"--output: expected another file than --text, got '{output}'" in said
+    assert (gsa.folder / "read.txt").read_text(encoding="utf-8") == TEXT
+
+
 def test_texts_and_pages_that_are_too_long(gsa, model):
     (gsa.folder / "long.txt").write_text("the lamp " * 500, encoding="utf-8")
     command = ["inspect-text", model, "--text", "long.txt", "--output", "look.html"]

@@ -60,9 +60,13 @@ def test_pages_of_a_gpus_folder_need_no_gpu(whole, gsa):
     mark = out / "paper.json"
     mark.write_text(mark.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     page = (out / "README.md").read_text(encoding="utf-8")
-    (out / "README.md").unlink()
-    assert "nothing to do: all" in gsa.run(*SMOKE, "--device", "cuda")
-    assert (out / "README.md").read_text(encoding="utf-8") == page
+    for device in ["--device", "cuda"], []:
+        (out / "README.md").unlink()
+        assert "nothing to do: all" in gsa.run(*SMOKE, *device)
+        assert (out / "README.md").read_text(encoding="utf-8") == page
+    # All that differs is named.
+    said = gsa.run("paper", "--scale", "small", "--output", "out", "--device", "cpu", status=1)
+    assert 'got device "cuda", not "cpu"; scale "smoke", not "small"' in said
 
 
 def test_systems_saw_the_same_tokens(whole):
@@ -95,6 +99,26 @@ def test_a_folder_without_its_weights_goes_on(whole, gsa):
     assert "1 steps done" in gsa.run(*SMOKE, "--tables", "main")
     assert main_tables(out) == main_tables(program.folder / "out")
     assert {path.name for path in (out / "runs" / "seed-1").iterdir()} == {"base-gated", "gsa"}
+
+
+def test_a_folder_that_came_to_nothing_is_free_again(gsa):
+    process = gsa.start("paper", "--scale", "small", "--output", "out", "--device", "cpu")
+    mark = gsa.folder / "out" / "paper.json"
+    while not mark.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert not list((gsa.folder / "out").glob("results/**/*.json"))
+    process = gsa.start(*SMOKE)
+    while not list((gsa.folder / "out" / "results").glob("data.json")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 75, process.stdout.read()
+    assert json.loads(mark.read_text())["scale"]["name"] == "smoke"
+    said = gsa.run("paper", "--scale", "small", "--output", "out", "--device", "cpu", status=1)
+    assert 'got scale "smoke", not "small"' in said
 
 
 def test_figures_of_another_version_are_refused(whole, gsa):

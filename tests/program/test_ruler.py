@@ -113,6 +113,9 @@ def test_a_run_is_of_the_type_and_extension_it_came_to(gsa, model):
     assert (run["dtype"], run["extend"]) == ("float32", 2)
     assert "nothing to do" in ruler(gsa, *arguments, "--dtype", "float32", "--extend", 2)
     assert "a run with extend 2.0, this one has 1.0" in ruler(gsa, *arguments, "--extend", 1, status=1)
+    (gsa.folder / "ruler" / "run.json").unlink()
+    assert "holds a run without run.json" in ruler(gsa, *arguments, status=1)
+    (gsa.folder / "ruler" / "run.json").write_text(json.dumps(run), encoding="utf-8")
     assert 'a run with dtype "float32", this one has "bfloat16"' in ruler(gsa, *arguments, "--dtype", "bfloat16", status=1)
 
 

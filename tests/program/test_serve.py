@@ -121,11 +121,12 @@ def test_stop_strings_echo_and_logprobs(server):
     ("/v1/completions", {"prompt": "x", "temperature": -1}, 400, "temperature"),
     ("/v1/completions", {"prompt": "x", "suffix": "y"}, 400, "suffix"),
     ("/v1/completions", {"prompt": "x", "max_tokens": 10**7}, 400, "prompt"),
+    ("/v1/completions", {"prompt": "x", "seed": 10**30}, 400, "seed"),
     ("/v1/completions", {"prompt": [[1, 99999]]}, 400, "prompt[0][1]"),
     ("/v1/completions", {}, 400, "prompt"),
     ("/v1/completions", {"prompt": "x", "model": "other"}, 404, "model"),
     ("/v1/chat/completions", {"messages": []}, 400, "messages"),
-], ids=["temperature", "suffix", "length", "id", "none", "model", "messages"])  # fmt: skip
+], ids=["temperature", "suffix", "length", "seed", "id", "none", "model", "messages"])  # fmt: skip
 def test_mistakes_are_named(server, path, body, status, param):
     error = server.ask(path, body, status=status)["error"]
     assert error["param"] == param and error["message"] and error["type"] == "invalid_request_error"
@@ -186,6 +187,38 @@ def test_a_small_cache_changes_no_text(model):
         metrics = settled(small)
         assert metrics["gsa_requests_failed_total"] == 0
         assert metrics["gsa_prefix_cache_evictions_total"] + metrics["gsa_num_preemptions_total"] > 0
+
+
+# Distinct prompts: the cache grows to its limit, and no further.
+def test_the_prefix_cache_keeps_within_its_limit(model):
+    with Server(model, "--prefix-cache-limit", 2) as server, ThreadPoolExecutor(4) as clients:
+        def ask(index):
+            return server.text(f"{index} " + " ".join(prompts(4, seed=index)), max_tokens=4)
+
+        list(clients.map(ask, range(60)))
+        metrics = settled(server)
+        assert metrics["gsa_prefix_cache_evictions_total"] > 0
+        held = metrics["gsa_kv_cache_prefix_pages"]
+        assert 0 < held == metrics["gsa_kv_cache_pages_in_use"]
+        list(clients.map(ask, range(60, 90)))
+        assert settled(server)["gsa_kv_cache_prefix_pages"] == held
+
+
+def test_an_unknown_chat_template_is_said_so(model, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    for template, note in ("{{ '[INST]' }}", True), ("{{ '<|im_start|>' }}", False):
+        (folder / "chat_template.jinja").write_text(template)
+        with Server(folder) as server:
+            ids = server.ask("/tokenize", body)["tokens"]
+            text = server.ask("/detokenize", {"tokens": ids})["prompt"]
+            assert text.startswith("User: x" if note else "<|im_start|>user")
+            _, said = server.end()
+            assert ("a chat template that is not known here" in said) == note, said
+        if note:
+            with Server(folder, "--chat-template", "plain") as server:
+                assert "not known here" not in server.end()[1]
 
 
 # Prompts of 60 to 200 bytes around dense_below, read in chunks of 16 beside each other.
@@ -327,7 +360,13 @@ def test_curl_streams(server):
     (["--host", "no.such.name.invalid"], 1, "no.such.name.invalid"),
     (["--api-key-file", "nowhere"], 1, "nowhere"),
     (["--max-gap", "0"], 2, "--max-gap"),
-], ids=["port", "template", "host", "keys", "gap"])  # fmt: skip
+    (["--cache-limit", 99999999999999999], 2, "--cache-limit"),
+    (["--cache-limit", 2**63 - 1], 2, "1 .. 16777216"),
+    (["--prefix-cache-limit", "0"], 2, "--prefix-cache-limit"),
+    (["--prefix-cache-limit", "5", "--no-prefix-cache"], 2, "--no-prefix-cache"),
+    (["--name", "a\nb"], 2, "--name: expected a name of one line, got \"a\\nb\""),
+], ids=["port", "template", "host", "keys", "gap", "cache", "huge-cache", "prefixes", "none",
+        "name"])  # fmt: skip
 def test_mistakes_of_the_command_are_explained(gsa, model, arguments, status, message):
     assert message in gsa.run("serve", model, *arguments, status=status)
 

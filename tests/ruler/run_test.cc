@@ -344,6 +344,20 @@ TEST(RulerRun, a_folder_of_another_run_is_refused) {
       },
       {"--output", "a run with seed 1, this one has 2"});
   EXPECT_EQ(read_run(folder.path()).size(), 3u);
+  std::filesystem::rename(folder / "run.json", folder / "mine.json");
+  for (const char* what : {"samples", "prompts"}) {
+    std::filesystem::remove(folder / "samples");
+    std::filesystem::create_directories(folder / what);
+    expect_error(
+        [&] {
+          check_run(folder.path(), {{"seed", 1}}, "--write");
+        },
+        {"--write", "a run without run.json"});
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "run.json"));
+  std::filesystem::remove(folder / "prompts");
+  std::filesystem::create_directories(folder / "samples");
+  std::filesystem::rename(folder / "mine.json", folder / "run.json");
   testing::write_text(folder / "samples/vt-512.jsonl", "{\"index\": 1}\n");
   expect_error([&] { read_samples(folder.path(), task_by_name("vt"), 512, 3); }, {"vt-512.jsonl"});
 }

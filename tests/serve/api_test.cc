@@ -346,6 +346,23 @@ TEST_F(ApiTest, AFullQueueSaysWhenToComeBack) {
   EXPECT_EQ(Json::parse(response.body)["error"]["type"], "rate_limit_error");
 }
 
+// Trying again would not help: the field is named.
+TEST_F(ApiTest, MoreTextsThanMayEverWaitAreRefusedByName) {
+  scheduling_.max_queue = 3;
+  const auto refused = [&](const char* path, const char* body, const char* param) {
+    const auto reply = post(path, body);
+    EXPECT_EQ(reply->response().status, 400) << body;
+    EXPECT_EQ(reply->json()["error"]["param"], param) << body;
+    return reply->json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(refused("/v1/completions", R"({"prompt": "ab", "n": 4})", "n"),
+            "'n': expected an integer from 1 to 3, got 4");
+  refused("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "n": 4})", "n");
+  refused("/v1/completions", R"({"prompt": ["a", "b"], "n": 2})", "n");
+  refused("/v1/completions", R"({"prompt": ["a", "b", "c", "d"]})", "prompt");
+  EXPECT_EQ(post("/v1/completions", R"({"prompt": ["a", "b", "c"]})")->response().status, 200);
+}
+
 TEST_F(ApiTest, AServerThatStops) {
   EXPECT_EQ(get("/health")->response().status, 200);
   api().stopping();

@@ -97,18 +97,19 @@ TEST(ChatTemplates, Plain) {
 
 TEST(ChatTemplates, RecognisedByMarks) {
   const TemporaryFolder folder;
-  EXPECT_FALSE(recognised_template(folder.path()));
+  EXPECT_FALSE(folder_template(folder.path()).present);
   const auto config = [&](const Json& json) { write_text(folder / "tokenizer_config.json", json.dump()); };
   config({{"bos_token", "<|im_start|>"}});  // a mark is no template
-  EXPECT_FALSE(recognised_template(folder.path()));
+  EXPECT_FALSE(folder_template(folder.path()).present);
   config({{"chat_template", "{{ '<|im_start|>' }}"}});
-  EXPECT_EQ(recognised_template(folder.path()), ChatTemplate::chatml);
+  EXPECT_EQ(folder_template(folder.path()).known, ChatTemplate::chatml);
   config({{"chat_template", Json::array({{{"name", "default"}, {"template", "<|start_header_id|>"}}})}});
-  EXPECT_EQ(recognised_template(folder.path()), ChatTemplate::llama3);
+  EXPECT_EQ(folder_template(folder.path()).known, ChatTemplate::llama3);
   config({{"chat_template", "[INST]"}});
-  EXPECT_FALSE(recognised_template(folder.path()));
+  EXPECT_TRUE(folder_template(folder.path()).present);
+  EXPECT_FALSE(folder_template(folder.path()).known);
   write_text(folder / "chat_template.jinja", "<|start_header_id|>");  // the newer file counts
-  EXPECT_EQ(recognised_template(folder.path()), ChatTemplate::llama3);
+  EXPECT_EQ(folder_template(folder.path()).known, ChatTemplate::llama3);
 }
 
 }  // namespace

@@ -87,6 +87,35 @@ TEST_F(PrefixCacheTest, PagesOfRunningTextsAreNotFreedByEviction) {
   EXPECT_EQ(pool_->in_use(), 0);
 }
 
+TEST_F(PrefixCacheTest, HoldsNoMorePagesThanItMay) {
+  PrefixCache small(pool_, 3);
+  const auto leave_in_small = [&](const Tokens& tokens) {
+    Pages pages;
+    for (std::size_t i = 0; i + kPage <= tokens.size(); i += kPage) pages.push_back(pool_->take());
+    EXPECT_EQ(small.insert(true, tokens, pages), 0);  // they are still in use
+    for (const std::int32_t page : pages) pool_->release(page);
+  };
+  leave_in_small(run(0, 8));
+  leave_in_small(run(0, 24));  // its first three pages
+  EXPECT_EQ(small.pages(), 3);
+  EXPECT_EQ(small.find(true, run(0, 24)).size(), 3U);
+  EXPECT_EQ(pool_->in_use(), 3);
+  // What was used longest ago goes for what is new.
+  const std::int32_t page = pool_->take();
+  EXPECT_EQ(small.insert(true, run(100, 4), Pages{page}), 1);
+  pool_->release(page);
+  EXPECT_EQ(small.find(true, run(0, 24)).size(), 2U);
+  EXPECT_EQ(small.find(true, run(100, 4)), Pages{page});
+  EXPECT_EQ(pool_->in_use(), 3);
+
+  PrefixCache none(pool_, 0);
+  const std::int32_t other = pool_->take();
+  none.insert(true, run(0, 4), Pages{other});
+  pool_->release(other);
+  EXPECT_TRUE(none.find(true, run(0, 4)).empty());
+  EXPECT_EQ(pool_->in_use(), 3);
+}
+
 // Against a plain list of (tokens, page), under random work.
 TEST_F(PrefixCacheTest, NeverGivesAPageForOtherTokens) {
   std::mt19937 random(7);

@@ -168,7 +168,9 @@ TEST_F(Requests, BadCompletions) {
           {R"("stop": ["a", 1])", "stop[1]", "invalid_type", "expected a string, got 1"},
           {R"("stop": 3)", "stop", "invalid_type", "a string or a list of strings, got 3"},
           {R"("seed": 9223372036854775808)", "seed", "invalid_value", "64 bits, got 9223372036854775808"},
-          {R"("seed": 1e30)", "seed", "invalid_type", "64 bits"},
+          {R"("seed": 1e30)", "seed", "invalid_value", "64 bits"},
+          {R"("seed": 99999999999999999999999999)", "seed", "invalid_value", "64 bits"},
+          {R"("seed": 9223372036854775808)", "seed", "invalid_value", "64 bits"},
           {R"("temperature": 2.1)", "temperature", "invalid_value", "from 0 to 2, got 2.1"},
           {R"("temperature": -1)", "temperature", "invalid_value", "got -1"},
           {R"("temperature": "hot")", "temperature", "invalid_type", "got the string \"hot\""},
@@ -281,12 +283,14 @@ TEST_F(Requests, BadBodies) {
                  {
                      {"", "", "invalid_json", "a JSON object, got nothing"},
                      {"[]", "", "invalid_json", "a JSON object, got a list"},
-                     {"{\"prompt\": \"a\"", "", "invalid_json", "request body: expected JSON"},
+                     {"{\"prompt\": \"a\"", "", "invalid_json",
+                      "request body: expected JSON, got parse error at line 1"},
                      {"{\"prompt\": \"\xff\"}", "", "invalid_json", "UTF-8, got other bytes at offset 12"},
                      {R"({"prompt": "a", "prompt": "b"})", "", "invalid_json", "a second \"prompt\""},
                      {R"({"prompt": "\ud800"})", "", "invalid_json", "request body"},
                      {R"({"prompt": "a"} x)", "", "invalid_json", "request body"},
-                     {R"({"prompt": "a", "temperature": 1e999})", "", "invalid_json", "request body"},
+                     {R"({"prompt": "a", "temperature": 1e999})", "", "invalid_json",
+                      "numbers up to 1.8e308, got 1e999"},
                      {R"({"prompt": "a", "temperature": NaN})", "", "invalid_json", "request body"},
                  });
   options_.max_depth = 3;

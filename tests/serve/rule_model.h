@@ -2,6 +2,7 @@
 // prefix alone, so that whatever the scheduler does, a text can be told beforehand.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -25,7 +26,8 @@ struct RuleOptions {
   std::int64_t max_batch = 64;
   std::int64_t dense_below = 0;
   std::int64_t end_after = 1 << 30;  // a sequence of so many tokens is followed by the end mark
-  std::chrono::microseconds a_step{0}, a_token{0};  // time that a pass takes, and each of its prompt tokens
+  // Time that a pass takes, each of its prompt tokens, and each of these for every 1,000 tokens before it.
+  std::chrono::microseconds a_step{0}, a_token{0}, a_context{0};
 };
 
 class RuleModel : public Model {
@@ -61,7 +63,10 @@ class RuleModel : public Model {
   std::span<const float> prefill(std::span<const Chunk> chunks) override {
     rows_.clear();
     std::int64_t tokens = 0;
+    std::chrono::microseconds time = options_.a_step;
     for (const Chunk& chunk : chunks) {
+      const auto count = static_cast<std::int64_t>(chunk.tokens.size());
+      time += count * options_.a_token + count * chunk.sequence->length() * options_.a_context / 1000;
       tokens += static_cast<std::int64_t>(chunk.tokens.size());
       for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
         append(*chunk.sequence, chunk.tokens[i]);
@@ -70,7 +75,7 @@ class RuleModel : public Model {
     }
     prefilled += tokens;
     if (tokens > options_.max_chunk) throw Error("RuleModel: more than max_chunk tokens");
-    std::this_thread::sleep_for(options_.a_step + tokens * options_.a_token);
+    spend(time);
     fail();
     return rows_;
   }
@@ -83,13 +88,16 @@ class RuleModel : public Model {
       append(*step.sequence, step.token);
       add_row(step.sequence->tokens());
     }
-    std::this_thread::sleep_for(options_.a_step);
+    spend(options_.a_step);
+    longest_turn = std::max(longest_turn.load(), turn_.count());
+    turn_ = {};
     fail();
     return rows_;
   }
 
   infer::Look look(Sequence& sequence, std::int64_t token) override {
     append(sequence, token);
+    spend(options_.a_step);
     infer::Look look{.position = sequence.length() - 1, .sparse = true, .layers = {}};
     look.layers.resize(2);
     for (infer::LayerLook& layer : look.layers) {
@@ -107,8 +115,15 @@ class RuleModel : public Model {
 
   std::atomic<std::int64_t> prefilled = 0;  // tokens, in all
   std::atomic<bool> fail_next = false;      // the next pass throws
+  // Microseconds that the passes from one step to the next should have taken; what the machine adds is not counted.
+  std::atomic<std::chrono::microseconds::rep> longest_turn = 0;
 
  private:
+  void spend(std::chrono::microseconds time) {
+    turn_ += time;
+    std::this_thread::sleep_for(time);
+  }
+
   void fail() {
     if (fail_next.exchange(false)) throw Error("RuleModel: the pass failed");
   }
@@ -145,6 +160,7 @@ class RuleModel : public Model {
   std::shared_ptr<infer::PagePool> pool_;
   std::vector<std::int32_t> held_;
   std::vector<float> rows_;
+  std::chrono::microseconds turn_{0};  // since the last step
 };
 
 }  // namespace gsa::serve

@@ -46,6 +46,7 @@ class Record : public TextSink {
     finish_ = finish;
     usage_ = usage;
     over_ = true;
+    if (at_end_) at_end_();
     changed_.notify_all();
   }
   void failed(const std::string& message) override {
@@ -80,6 +81,7 @@ class Record : public TextSink {
   Finish finish_ = Finish::stop;
   TextUsage usage_;
   bool over_ = false;
+  std::function<void()> at_end_ = nullptr;  // called on the compute thread
 
  private:
   std::mutex mutex_;
@@ -223,6 +225,37 @@ TEST(Scheduler, ANewTurnFindsPromptAndAnswer) {
   EXPECT_EQ(second->usage_.cached_tokens, 56);  // of 63 that were read: 7 pages
 }
 
+// Distinct texts take no more memory the more of them come.
+TEST(Scheduler, ThePrefixCacheKeepsWithinItsLimit) {
+  Running run({}, {.max_prefix_pages = 20});
+  for (std::int64_t i = 0; i < 30; ++i) {
+    const Tokens prompt = prompt_of(i, 60);
+    EXPECT_EQ(run.submit(prompt, 8)->wait().text_, run.expected(prompt, 8));
+  }
+  const auto again = run.submit(prompt_of(29, 60), 1);
+  EXPECT_EQ(again->wait().usage_.cached_tokens, 56);
+  run.expect_no_leak();
+  EXPECT_EQ(run.model.pages_in_use(), 20);
+  EXPECT_EQ(run.scheduler.metrics().evicted_pages, 30 * 8 - 20);
+}
+
+// As much of it as may be kept; nobody waits for what will not be there.
+TEST(Scheduler, WhatSeveralBeginWithMayBeMoreThanTheLimit) {
+  Running run({.a_step = 100us}, {.max_prefix_pages = 20});
+  std::vector<std::shared_ptr<Record>> texts;
+  std::vector<Tokens> prompts;
+  for (std::int64_t i = 0; i < 12; ++i) {
+    prompts.push_back(prompt_of(i % 2, 512));
+    prompts.back().push_back('A' + i);
+    texts.push_back(run.submit(prompts.back(), 5));
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(texts[i]->wait().text_, run.expected(prompts[i], 5));
+  }
+  run.expect_no_leak();
+  EXPECT_LE(run.model.pages_in_use(), 20);
+}
+
 TEST(Scheduler, WithoutThePrefixCacheEverythingIsRead) {
   Running run({}, {.prefix_cache = false});
   const Tokens prompt = prompt_of(1, 100);
@@ -357,19 +390,59 @@ TEST(Scheduler, StopLetsTextsEndOrCutsThem) {
   EXPECT_NE(text->error_.find("shutting down"), std::string::npos);
 }
 
-// A long prompt comes in chunks, and a text that runs gets a token after each of them.
+// A long prompt comes in chunks, and a text that runs gets a token after each of them, within the gap: from the first
+// prompt that the server sees, and although tokens get dearer with their context. Time is what the passes should have
+// taken: a slower machine makes chunks shorter.
 TEST(Scheduler, LongPromptsDoNotStallRunningTexts) {
-  Running run({.max_chunk = 1024, .a_step = 200us, .a_token = 100us}, {.max_gap = 1ms});
+  Running run({.max_chunk = 1024, .a_step = 1ms, .a_token = 100us, .a_context = 50us}, {.max_gap = 30ms});
   const auto text = run.submit(prompt_of(1, 8), 4000);
   text->wait_for_tokens(3);
-  run.submit(prompt_of(2, 900), 1)->wait();  // from which the size of chunks is learnt
-  run.submit(prompt_of(4, 2), 1)->wait();    // and from a short one nothing
+  run.model.longest_turn = 0;
   const std::size_t before = text->tokens();
-  const auto reader = run.submit(prompt_of(3, 1000), 1);
-  reader->wait();
-  // 1000 tokens of 100 us: chunks of about 10.
-  EXPECT_GE(text->tokens() - before, 1000U / 32);
+  run.submit(prompt_of(2, 3000), 1)->wait();
+  EXPECT_LE(run.model.longest_turn, 30'000);
+  // Of 250 us each at the end, more than a page of 8 fits.
+  EXPECT_LE(text->tokens() - before, 3000U / 16);
+  for (std::int64_t i = 0; i < 20; ++i)
+    run.submit(prompt_of(10 + i, 1 + i * 7), 1)->wait();  // short ones between
+  run.submit(prompt_of(3, 3000), 1)->wait();
+  EXPECT_LE(run.model.longest_turn, 30'000);
   run.scheduler.cancel(run.record_ids.front());
+}
+
+// Who asks little does not wait for the whole of what somebody else has to be read: 4,000 tokens in 800 ms.
+TEST(Scheduler, ShortPromptsDoNotWaitForLongOnes) {
+  for (const bool somebody_writes : {false, true}) {
+    Running run({.capacity = 4096, .max_chunk = 64, .a_token = 200us}, {.max_gap = 20ms});
+    if (somebody_writes) run.submit(prompt_of(9, 8), 4000)->wait_for_tokens(1);
+    const auto book = run.submit(prompt_of(1, 4000), 1);
+    const auto report = run.submit(prompt_of(4, 3900), 1);
+    while (run.model.prefilled < 100) std::this_thread::sleep_for(1ms);
+    const auto question = run.submit(prompt_of(2, 40), 1);
+    EXPECT_EQ(question->wait().text_, run.expected(prompt_of(2, 40), 1));
+    EXPECT_LT(run.model.prefilled, 2000) << somebody_writes;
+    EXPECT_FALSE(book->over() || report->over());
+    EXPECT_EQ(book->wait().text_, run.expected(prompt_of(1, 4000), 1));
+    run.scheduler.cancel(run.record_ids.front());
+  }
+}
+
+// However many of them come: a quarter of a pass is theirs.
+TEST(Scheduler, ShortPromptsDoNotHoldUpTheFirst) {
+  Running run({.capacity = 4096, .max_chunk = 64, .a_token = 100us}, {.max_batch = 64});
+  const auto book = std::make_shared<Record>();
+  std::int64_t until_then = 0;  // tokens that were read
+  book->at_end_ = [&] { until_then = run.model.prefilled; };
+  run.scheduler.submit({.prompt = prompt_of(1, 3200), .sampling = {.temperature = 0}, .max_tokens = 1}, book);
+  std::vector<std::shared_ptr<Record>> questions;
+  for (std::int64_t i = 0; i < 200; ++i) questions.push_back(run.submit(prompt_of(2 + i, 60), 1));
+  book->wait();
+  EXPECT_LE(until_then, 3200 * 4 / 3 + 2 * 64);
+  EXPECT_TRUE(questions.front()->over());
+  for (std::int64_t i = 0; i < 200; ++i) {
+    EXPECT_EQ(questions[static_cast<std::size_t>(i)]->wait().text_, run.expected(prompt_of(2 + i, 60), 1));
+  }
+  run.expect_no_leak();
 }
 
 TEST(Scheduler, LooksReadWhatIsBefore) {
@@ -384,6 +457,28 @@ TEST(Scheduler, LooksReadWhatIsBefore) {
   }
   EXPECT_THROW(run.scheduler.look(tokens, 50, nullptr, nullptr), Error);
   run.expect_no_leak();
+}
+
+// A chunk, a step and a look would be 25 ms.
+TEST(Scheduler, LooksHaveTurnsOfTheirOwn) {
+  Running run({.a_step = 8ms, .a_token = 100us}, {.max_gap = 20ms});
+  const auto text = run.submit(prompt_of(1, 8), 4000);
+  text->wait_for_tokens(3);
+  run.model.longest_turn = 0;
+  std::promise<void> all;
+  std::atomic<int> looks = 0;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    run.scheduler.look(
+        prompt_of(2, 30), i,
+        [&](const infer::Look&) {
+          if (++looks == 6) all.set_value();
+        },
+        [&](const std::string& message) { ADD_FAILURE() << message; });
+  }
+  run.submit(prompt_of(3, 100), 1)->wait();
+  all.get_future().wait();
+  EXPECT_LE(run.model.longest_turn, 20'000);
+  run.scheduler.cancel(run.record_ids.front());
 }
 
 TEST(Scheduler, CancelledLooksAreNotComputed) {

@@ -67,6 +67,13 @@ bool names_this_machine(const std::string& origin) {
   return host == "localhost" || (!host.empty() && host.find_first_not_of("0123456789.") == std::string::npos);
 }
 
+// More texts than may wait are refused by the field that asks for them.
+ApiOptions within(ApiOptions options, const Scheduler& scheduler) {
+  options.max_texts = std::min(options.max_texts, scheduler.max_queue());
+  options.max_prompts = std::min(options.max_prompts, options.max_texts);
+  return options;
+}
+
 void send_look(const infer::Look& look, HttpReply& reply) {
   HttpResponse response;
   try {
@@ -82,7 +89,7 @@ void send_look(const infer::Look& look, HttpReply& reply) {
 class Api::Impl {
  public:
   Impl(Scheduler& scheduler, const data::Tokenizer& tokenizer, ApiOptions options)
-      : scheduler_(scheduler), tokenizer_(tokenizer), options_(std::move(options)) {
+      : scheduler_(scheduler), tokenizer_(tokenizer), options_(within(std::move(options), scheduler)) {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     started_ = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   }

@@ -182,7 +182,7 @@ ChatTemplate chat_template_by_name(const std::string& name) {
   bad_argument("serve", "chat_template", "plain, chatml or llama3", concat("'", name, "'"));
 }
 
-std::optional<ChatTemplate> recognised_template(const std::filesystem::path& folder) {
+FolderTemplate folder_template(const std::filesystem::path& folder) {
   const auto jinja = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
   std::string text;
   if (std::filesystem::is_regular_file(jinja)) {
@@ -190,9 +190,13 @@ std::optional<ChatTemplate> recognised_template(const std::filesystem::path& fol
   } else if (std::filesystem::is_regular_file(config)) {
     text = template_text(parse_json(read_file(config, kMaxFileBytes), config.string()));
   }
-  if (text.find("<|im_start|>") != std::string::npos) return ChatTemplate::chatml;
-  if (text.find("<|start_header_id|>") != std::string::npos) return ChatTemplate::llama3;
-  return std::nullopt;
+  FolderTemplate found{.present = !text.empty()};
+  if (text.find("<|im_start|>") != std::string::npos) {
+    found.known = ChatTemplate::chatml;
+  } else if (text.find("<|start_header_id|>") != std::string::npos) {
+    found.known = ChatTemplate::llama3;
+  }
+  return found;
 }
 
 ChatPrompt chat_prompt(ChatTemplate chat, const std::vector<ChatMessage>& messages,

@@ -28,9 +28,12 @@ enum class ChatTemplate { plain, chatml, llama3 };
 ChatTemplate chat_template_by_name(const std::string& name);
 std::string name_of(ChatTemplate chat);
 
-// The one that a model's folder asks for: chat_template.jinja, or chat_template in tokenizer_config.json. None where
-// there is no template or one that is not known here.
-std::optional<ChatTemplate> recognised_template(const std::filesystem::path& folder);
+// What a model's folder asks for: chat_template.jinja, or chat_template in tokenizer_config.json.
+struct FolderTemplate {
+  bool present = false;                              // it has one
+  std::optional<ChatTemplate> known = std::nullopt;  // that is one of these
+};
+FolderTemplate folder_template(const std::filesystem::path& folder);
 
 enum class ChatRole { system, user, assistant };
 

@@ -94,7 +94,8 @@ std::int64_t integer_of(const Json& value, const std::string& param, std::int64_
   if (value.is_number_float()) {                 // 5.0, of clients that know no other numbers
     constexpr double kExact = 9007199254740992;  // 2^53
     const auto number = value.get<double>();
-    if (number == std::trunc(number) && std::abs(number) <= kExact) {
+    if (number == std::trunc(number)) {
+      if (std::abs(number) > kExact) bad_value(param, expected, shown(value));
       return integer_of(static_cast<std::int64_t>(number), param, low, high);
     }
   }

@@ -25,7 +25,8 @@ struct PrefixCache::Node {
   const std::vector<std::int64_t>* tokens = nullptr;  // the key in its parent
 };
 
-PrefixCache::PrefixCache(std::shared_ptr<infer::PagePool> pool) : pool_(std::move(pool)) {
+PrefixCache::PrefixCache(std::shared_ptr<infer::PagePool> pool, std::int64_t limit)
+    : pool_(std::move(pool)), limit_(limit) {
   for (auto& root : roots_) root = std::make_unique<Node>();
 }
 
@@ -55,8 +56,8 @@ std::vector<std::int32_t> PrefixCache::find(bool sparse, std::span<const std::in
   return pages;
 }
 
-void PrefixCache::insert(bool sparse, std::span<const std::int64_t> tokens,
-                         std::span<const std::int32_t> pages) {
+std::int64_t PrefixCache::insert(bool sparse, std::span<const std::int64_t> tokens,
+                                 std::span<const std::int32_t> pages) {
   const auto size = static_cast<std::size_t>(pool_->page_size());
   Node* node = roots_[sparse ? 1 : 0].get();
   for (const std::int32_t page : pages) {
@@ -76,6 +77,9 @@ void PrefixCache::insert(bool sparse, std::span<const std::int64_t> tokens,
     node = child->second.get();
     touch(*node);
   }
+  const std::int64_t before = pool_->available();
+  while (pages_ > limit_) remove(*leaves_.begin()->second);
+  return pool_->available() - before;
 }
 
 void PrefixCache::remove(Node& leaf) {

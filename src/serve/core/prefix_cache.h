@@ -20,7 +20,9 @@ namespace gsa::serve {
 
 class PrefixCache {
  public:
-  explicit PrefixCache(std::shared_ptr<infer::PagePool> pool);
+  // Holds `limit` pages at most, those that texts still use among them.
+  explicit PrefixCache(std::shared_ptr<infer::PagePool> pool,
+                       std::int64_t limit = std::numeric_limits<std::int64_t>::max());
   ~PrefixCache();  // lets go of all pages
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -28,8 +30,9 @@ class PrefixCache {
   // The pages of the longest known beginning of tokens, in full pages. They count as used now.
   std::vector<std::int32_t> find(bool sparse, std::span<const std::int64_t> tokens);
 
-  // The full pages of a sequence, page_size tokens each; those that are known already stay as they are.
-  void insert(bool sparse, std::span<const std::int64_t> tokens, std::span<const std::int32_t> pages);
+  // The full pages of a sequence, page_size tokens each; those that are known already stay as they are. What is too
+  // much goes as in evict(), these last. Returns how many pages have become free.
+  std::int64_t insert(bool sparse, std::span<const std::int64_t> tokens, std::span<const std::int32_t> pages);
 
   // Lets go of pages, the ends of what was used longest ago first, until so many have become free or none is left.
   // Returns how many have.
@@ -46,6 +49,7 @@ class PrefixCache {
   void remove(Node& leaf);
 
   std::shared_ptr<infer::PagePool> pool_;
+  std::int64_t limit_;
   std::unique_ptr<Node> roots_[2];  // dense, sparse
   std::int64_t pages_ = 0;
   std::uint64_t clock_ = 0;

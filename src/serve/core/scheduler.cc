@@ -5,7 +5,7 @@
 namespace gsa::serve {
 namespace {
 
-constexpr const char* kOp = "gsa serve";
+constexpr const char* kOp = "serve";
 
 }  // namespace
 
@@ -211,6 +211,7 @@ TextId Scheduler::look(std::vector<std::int64_t> tokens, std::int64_t position,
 void Scheduler::stop(std::chrono::duration<double> grace) { impl_->stop(grace); }
 
 std::int64_t Scheduler::max_length() const { return impl_->max_length(); }
+std::int64_t Scheduler::max_queue() const { return impl_->max_queue(); }
 const ModelFacts& Scheduler::facts() const { return impl_->facts(); }
 MetricsSnapshot Scheduler::metrics() const { return impl_->metrics(); }
 

@@ -11,12 +11,13 @@
 // where running texts outgrow the cache, the one that came last gives up its pages and is read again later
 // (pre-emption by recompute). Pages of prompts and of texts that have ended stay as long as nobody needs them: a
 // request that begins with the same tokens takes them over (serve/core/prefix_cache.h). Who came first is served
-// first.
+// first; a quarter of what is read goes to short prompts behind a long one.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,10 +33,12 @@ namespace gsa::serve {
 struct SchedulerOptions {
   std::int64_t max_batch = 256;   // texts that are written at once
   std::int64_t max_queue = 1024;  // texts that wait; more are refused
-  // How long running texts may wait for a chunk of somebody's prompt. Chunks are made shorter until they fit, but not
-  // shorter than a page.
+  // The time between two tokens of a running text that chunks of other prompts aim to stay below (serve/core/pace.h).
+  // A chunk has a page at least.
   std::chrono::duration<double> max_gap = std::chrono::milliseconds(200);
   bool prefix_cache = true;
+  // Pages that the prefix cache may hold.
+  std::int64_t max_prefix_pages = std::numeric_limits<std::int64_t>::max();
 };
 
 // A text to be written.
@@ -122,6 +125,7 @@ class Scheduler {
 
   // Largest prompt_tokens + max_tokens that can be served: positions or memory, whichever ends first.
   std::int64_t max_length() const;
+  std::int64_t max_queue() const;
   const ModelFacts& facts() const;
   MetricsSnapshot metrics() const;
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "serve/core/metrics_book.h"
+#include "serve/core/pace.h"
 #include "serve/core/prefix_cache.h"
 #include "serve/core/scheduler.h"
 #include "serve/core/text_job.h"
@@ -30,9 +31,10 @@ class Scheduler::Impl {
         tokenizer_(tokenizer),
         options_(options),
         facts_(model.facts()),
-        prefixes_(model.start().pool()),
-        chunk_(std::max(facts_.page_size, facts_.max_chunk / 4)) {
+        prefixes_(model.start().pool(), options.max_prefix_pages),
+        pace_(options.max_gap, facts_.page_size, facts_.max_chunk) {
     options_.max_batch = std::min(options_.max_batch, facts_.max_batch);
+    options_.max_prefix_pages = std::min(options_.max_prefix_pages, facts_.capacity);
     ends_ = facts_.ends;
     ends_.push_back(tokenizer.eos());
   }
@@ -48,15 +50,17 @@ class Scheduler::Impl {
   std::int64_t max_length() const {
     return std::min(facts_.max_positions, facts_.capacity * facts_.page_size);
   }
+  std::int64_t max_queue() const { return options_.max_queue; }
   const ModelFacts& facts() const { return facts_; }
   MetricsSnapshot metrics() const { return book_.snapshot(); }
 
  private:
   struct Pass {
     std::vector<Chunk> chunks;
-    std::vector<TextJob*> jobs;          // of the chunks
-    std::int64_t pages = 0;              // that it takes
-    std::int64_t tokens = 0, limit = 0;  // that it has, and could have
+    std::vector<TextJob*> jobs;  // of the chunks
+    std::int64_t pages = 0;      // that it takes
+    std::int64_t tokens = 0;     // that it has
+    bool full = false;           // somebody has more to be read
   };
 
   void check_token(std::int64_t token) const;
@@ -79,12 +83,18 @@ class Scheduler::Impl {
   bool admit(TextJob& job);
   bool still_waits(TextJob& job);
   bool waits_for_another(TextJob& job, std::int64_t known);
-  void start_waiting(std::int64_t tokens);
+  void start_waiting();
   bool fits(const TextJob& job) const;
   bool make_room(std::int64_t pages);
   void preempt(TextJob& job);
   void keep_prefix(const TextJob& job);
 
+  struct Share {  // of a pass
+    TextJob* job = nullptr;
+    std::int64_t wanted = 0, count = 0;  // tokens
+  };
+  std::int64_t readable(const TextJob& job) const;
+  std::vector<Share> shares() const;
   Pass reading_pass();
   void read();
   void run(const Pass& pass);
@@ -108,8 +118,9 @@ class Scheduler::Impl {
   // The compute thread's own.
   Jobs waiting_, running_;
   PrefixCache prefixes_;
-  std::int64_t chunk_;            // tokens that can be read within max_gap, as far as is known
-  std::uint64_t departures_ = 0;  // of running texts, which is what makes room
+  Pace pace_;
+  bool looked_ = false;                            // in the last turn
+  std::uint64_t departures_ = 0;                   // of running texts, which is what makes room
   std::pair<TextId, std::uint64_t> blocked_ = {};  // the text that had no room, and after how many of them
 
   // Shared with who submits.

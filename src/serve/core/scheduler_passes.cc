@@ -10,51 +10,81 @@ constexpr std::int64_t kRowsAtOnce = std::int64_t{1} << 24;  // logits of a prom
 
 // ---- reading prompts
 
-Scheduler::Impl::Pass Scheduler::Impl::reading_pass() {
-  const bool somebody_writes =
-      std::any_of(running_.begin(), running_.end(), [](const auto& job) { return job.second->writes(); });
-  const std::int64_t limit = somebody_writes ? chunk_ : facts_.max_chunk;
-  std::int64_t left = limit;
-  for (const auto& [id, job] : running_) {
-    if (!job->writes()) left -= job->length() - job->read();
-  }
-  start_waiting(left);
+// Tokens of it that one pass can have. A chunk is computed in one way: what a text had drawn below dense_below is read
+// apart from the rest.
+std::int64_t Scheduler::Impl::readable(const TextJob& job) const {
+  const std::int64_t begin = job.read();
+  if (begin < job.prompt_length()) return job.prompt_length() - begin;
+  const std::int64_t limit = std::min(job.length() - begin, facts_.max_chunk);
+  std::int64_t count = 0;
+  while (count < limit && sparse_at(job, begin + count) == sparse_at(job, begin)) ++count;
+  return count;
+}
 
-  Pass pass;
-  pass.limit = left = limit;
-  std::int64_t rows_left = std::max<std::int64_t>(kRowsAtOnce / facts_.vocab_size, 1);
+// How a pass is divided among the texts that are read. A quarter is for those that have less before them than the one
+// that came first, the shortest first: a question need not wait for the book of somebody else. All else goes by arrival.
+std::vector<Scheduler::Impl::Share> Scheduler::Impl::shares() const {
+  bool somebody_writes = false;
+  std::vector<Share> shares;
   for (const auto& [id, job] : running_) {
-    if (left == 0) break;
-    if (job->writes() || job->was_read()) continue;
-    const std::int64_t begin = job->read();
-    std::int64_t count = std::min(left, job->length() - begin);
-    const bool all_rows = job->wants_prompt_rows();
-    if (all_rows) count = std::min(count, rows_left);
-    if (count == 0) continue;
-    // A chunk is computed in one way: what a text had drawn below dense_below is read apart from the rest.
-    std::int64_t length = job->prompt_length() + (job->look ? 1 : 0);
-    if (begin >= job->prompt_length()) {
-      length = begin + 1;
-      while (count > 1 && sparse_at(*job, begin + count - 1) != sparse_at(*job, begin)) --count;
-    } else {
-      count = std::min(count, job->prompt_length() - begin);
-    }
-    if (all_rows) rows_left -= count;
-    left -= count;
-    pass.tokens += count;
-    pass.pages += pages_more(*job, count);
-    pass.jobs.push_back(job.get());
+    somebody_writes = somebody_writes || job->writes();
+    if (!job->writes() && !job->was_read()) shares.push_back({.job = job.get(), .wanted = readable(*job)});
+  }
+  if (shares.empty()) return shares;
+  struct Room {
+    Pace::Room pace;
+    std::int64_t rows = 0;  // of logits, for texts that want all of theirs
+  };
+  const auto give = [&](Room& room, Share& share, std::int64_t limit) {
+    const TextJob& job = *share.job;
+    const bool all_rows = job.wants_prompt_rows();
+    if (all_rows) limit = std::min(limit, room.rows);
+    const std::int64_t count = pace_.take(room.pace, job.read() + share.count, limit);
+    if (all_rows) room.rows -= count;
+    return count;
+  };
+  Room room{pace_.room(somebody_writes, shares.front().job->read()),
+            std::max<std::int64_t>(kRowsAtOnce / facts_.vocab_size, 1)};
+  Room quarter{{room.pace.seconds / 4, room.pace.tokens / 4}, room.rows / 4};
+  const auto left = [](const Share* share) { return share->job->length() - share->job->read(); };
+  std::vector<Share*> shorter;
+  for (Share& share : shares) {
+    if (left(&share) < left(&shares.front())) shorter.push_back(&share);
+  }
+  std::stable_sort(shorter.begin(), shorter.end(), [&](auto* a, auto* b) { return left(a) < left(b); });
+  for (Share* share : shorter) share->count = give(room, *share, give(quarter, *share, share->wanted));
+  for (Share& share : shares) share.count += give(room, share, share.wanted - share.count);
+  return shares;
+}
+
+Scheduler::Impl::Pass Scheduler::Impl::reading_pass() {
+  start_waiting();
+  Pass pass;
+  for (const Share& share : shares()) {
+    TextJob& job = *share.job;
+    if (share.count < share.wanted) pass.full = true;
+    if (share.count == 0) continue;
+    const std::int64_t begin = job.read();
+    const bool prompt = begin < job.prompt_length();
+    pass.tokens += share.count;
+    pass.pages += pages_more(job, share.count);
+    pass.jobs.push_back(&job);
     pass.chunks.push_back(
-        {.sequence = &*job->sequence,
-         .tokens =
-             std::span(job->tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)),
-         .prompt_length = length,
-         .all_rows = all_rows});
+        {.sequence = &*job.sequence,
+         .tokens = std::span(job.tokens)
+                       .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(share.count)),
+         .prompt_length = prompt ? job.prompt_length() + (job.look ? 1 : 0) : begin + 1,
+         .all_rows = job.wants_prompt_rows()});
   }
   return pass;
 }
 
 void Scheduler::Impl::read() {
+  // A look costs a pass over the whole cache: one a turn, and then nothing else is read.
+  const auto ready = std::find_if(running_.begin(), running_.end(),
+                                  [](const auto& job) { return job.second->look && job.second->was_read(); });
+  looked_ = ready != running_.end() && !looked_;
+  if (looked_) return look(*ready->second);
   Pass pass = reading_pass();
   while (!pass.chunks.empty() && !make_room(pass.pages)) {
     preempt(*running_.rbegin()->second);
@@ -62,20 +92,14 @@ void Scheduler::Impl::read() {
   }
   note_state();  // before anybody hears of a text that was just taken up
   if (!pass.chunks.empty()) run(pass);
-  // One a turn: each costs a pass over the whole cache.
-  for (const auto& [id, job] : running_) {
-    if (!job->look || !job->was_read()) continue;
-    look(*job);
-    break;
-  }
 }
 
 void Scheduler::Impl::run(const Pass& pass) {
-  std::vector<std::int64_t> begins;
+  std::vector<Pace::Part> parts;
   std::vector<TextId> ids;
-  for (const TextJob* job : pass.jobs) {
-    begins.push_back(job->read());
-    ids.push_back(job->id);
+  for (std::size_t i = 0; i < pass.jobs.size(); ++i) {
+    parts.push_back({pass.jobs[i]->read(), static_cast<std::int64_t>(pass.chunks[i].tokens.size())});
+    ids.push_back(pass.jobs[i]->id);
   }
   const auto start = Clock::now();
   try {
@@ -87,21 +111,15 @@ void Scheduler::Impl::run(const Pass& pass) {
       const std::size_t count = pass.chunks[i].all_rows ? pass.chunks[i].tokens.size() : 1;
       const auto own = rows.first(count * width);
       rows = rows.subspan(count * width);
-      if (pass.chunks[i].all_rows) take_prompt_rows(job, begins[i], own);
+      if (pass.chunks[i].all_rows) take_prompt_rows(job, parts[i].context, own);
       keep_prefix(job);
       if (job.was_read() && !job.look) draw(job, own.last(width));
     }
   } catch (const std::exception& error) {
-    fail(ids, error.what());
+    return fail(ids, error.what());
   }
   const std::chrono::duration<double> took = Clock::now() - start;
-  const double fitting =
-      static_cast<double>(pass.tokens) * options_.max_gap.count() / std::max(took.count(), 1e-9);
-  // A pass that was too long makes the next ones shorter, one that was full and quick longer, twice as long at most.
-  const bool too_long = took > options_.max_gap;
-  if (!too_long && pass.tokens < pass.limit) return;
-  chunk_ = std::clamp(static_cast<std::int64_t>(std::min(fitting, 2.0 * static_cast<double>(pass.tokens))),
-                      std::min(facts_.page_size, facts_.max_chunk), facts_.max_chunk);
+  pace_.read(parts, pass.full, took.count());
 }
 
 // rows: of prompt tokens begin, begin + 1, ...; each speaks of the token after it.
@@ -149,6 +167,7 @@ void Scheduler::Impl::write() {
     steps.push_back({&*job->sequence, job->tokens.back()});
     ids.push_back(job->id);
   }
+  const auto start = Clock::now();
   try {
     std::span<const float> rows = model_.decode(steps);
     book_.stepped(static_cast<std::int64_t>(steps.size()));
@@ -158,8 +177,10 @@ void Scheduler::Impl::write() {
       rows = rows.subspan(width);
     }
   } catch (const std::exception& error) {
-    fail(ids, error.what());
+    return fail(ids, error.what());
   }
+  const std::chrono::duration<double> took = Clock::now() - start;
+  pace_.stepped(took.count());
 }
 
 // The text's next token from its logits.

@@ -49,8 +49,10 @@ void Scheduler::Impl::keep_prefix(const TextJob& job) {
   // Texts that grow beyond dense_below: the shorter ones of their beginnings.
   while (length > 0 && sparse_at(job, length - 1) != sparse) length -= 1;
   const auto pages = static_cast<std::size_t>(length / facts_.page_size);
-  prefixes_.insert(sparse, std::span(job.tokens).first(pages * static_cast<std::size_t>(facts_.page_size)),
-                   std::span(job.sequence->pages()).first(pages));
+  const std::int64_t let_go = prefixes_.insert(
+      sparse, std::span(job.tokens).first(pages * static_cast<std::size_t>(facts_.page_size)),
+      std::span(job.sequence->pages()).first(pages));
+  book_.evicted(let_go);
 }
 
 // ---- who is taken up
@@ -71,7 +73,9 @@ bool Scheduler::Impl::waits_for_another(TextJob& job, std::int64_t known) {
     if (other->was_read() || other->writes() || sparse_at(*other, 0) != sparse) continue;
     std::int64_t shared = common_length(other->tokens, job.tokens);
     shared = std::min(shared, job.length() - 1) / facts_.page_size * facts_.page_size;
-    if (shared <= known) continue;
+    shared = std::min(shared, options_.max_prefix_pages * facts_.page_size);
+    if (shared <= known || other->read() >= shared)
+      continue;  // in the second case, others have pushed it out
     job.waits_for = id;
     job.waits_until = shared;
     return true;
@@ -106,11 +110,11 @@ bool Scheduler::Impl::admit(TextJob& job) {
   return true;
 }
 
-// Takes up texts that wait, in the order of arrival, as long as a pass has room for their tokens.
-void Scheduler::Impl::start_waiting(std::int64_t tokens) {
+// Takes up texts that wait, in the order of arrival.
+void Scheduler::Impl::start_waiting() {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     TextJob& job = *it->second;
-    if (tokens <= 0 || static_cast<std::int64_t>(running_.size()) >= options_.max_batch) return;
+    if (static_cast<std::int64_t>(running_.size()) >= options_.max_batch) return;
     if (blocked_ == std::pair(job.id, departures_)) return;
     if (!admit(job)) {
       if (job.waits_for == 0) {  // no room: nobody overtakes it, and it is asked again when somebody has left
@@ -120,7 +124,6 @@ void Scheduler::Impl::start_waiting(std::int64_t tokens) {
       ++it;
       continue;
     }
-    tokens -= std::max<std::int64_t>(job.length() - job.read(), 1);
     running_.insert(waiting_.extract(it++));
     const std::lock_guard lock(mutex_);
     --queued_;
