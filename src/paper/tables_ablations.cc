@@ -26,7 +26,7 @@ Table gates_table(const Figures& figures) {
       .columns = {{"perplexity", 3}, {"first token", 1, Form::percent}, {"largest activation", 1}},
       .paper_columns = {"PPL", "MMLU", "Stability"}};
   const std::vector<const char*> values = {"perplexity", "first_token", "largest"};
-  const std::string open = concat("G1 + G2 from ", kOpenGates);
+  const std::string open = concat("both from ", kOpenGates);
   table.rows = {ablation_table(figures, "no gate", "no-gates", values, {"6.02", "59.1", "Moderate"}),
                 ablation_table(figures, "G2", "g2", values, {"5.82", "59.2", "Good"}),
                 ablation_table(figures, "G1", "g1", values, {"5.79", "60.1", "Good"}),
