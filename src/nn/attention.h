@@ -2,7 +2,7 @@
 // gsa) and their ablations are configurations of this one forward pass; docs/specification.md defines it.
 //
 //   layer = gsa::nn::GatedSparseAttention(config);
-//   auto [out, kl, stats, kept] = layer->forward(h, {.want_kl = true});
+//   ForwardResult result = layer->forward(h, {.want_kl = true});   // result.out, *result.kl
 //
 // Parameters carry the names that a checkpoint gives them: q_proj.weight, k_proj.weight, v_proj.weight,
 // o_proj.weight, indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias};

@@ -64,6 +64,25 @@ def test_a_project_with_torch(prefix):
     assert "-Wshadow" not in flags and "-O1" not in flags and str(ROOT / "src") not in flags  # ours stay ours
 
 
+def test_the_layer_of_the_readme(prefix):
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```cpp\n(.*?)```", page, re.DOTALL) if "layer->forward" in block]
+    include, body = code.split("\n", 1)
+    project = FOLDER / "readme"
+    shutil.copytree(HERE / "torch", project)
+    (project / "main.cc").write_text(
+        include.replace('"nn/attention.h"', "<gsa/nn/attention.h>") + "\n#include <cstdio>\nint main() {\n" + body
+        + 'std::puts(layer->indexer->wq->weight.grad().defined() ? "learns" : "does not learn");\n}\n'
+    )  # fmt: skip
+    for status, output in (
+        configure(project, prefix),
+        call("cmake", "--build", FOLDER / project.name),
+        call(FOLDER / project.name / "app"),
+    ):
+        assert status == 0, output
+    assert output == "learns\n"
+
+
 def test_the_installed_library_finds_torch(prefix):
     (library,) = prefix.rglob("libgsa.so")
     needed = call("ldd", library)[1]
