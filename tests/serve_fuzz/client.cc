@@ -27,7 +27,7 @@ void sleep_us(std::size_t us) { std::this_thread::sleep_for(std::chrono::microse
 // Several prompts times n may be more texts than the small queue of this server ever takes.
 bool fits_good(const Answer& answer) {
   const bool too_many =
-      answer.status == 400 && answer.body.find("texts a request, as many as may wait") != std::string::npos;
+      answer.status == 400 && answer.body.find("at most 6 texts in all") != std::string::npos;
   return answer.status < 300 || answer.status == 429 || answer.status == 503 || answer.status == 500 ||
          too_many;
 }

@@ -79,7 +79,9 @@ struct Server {
                .dense_below = shape % 4 == 1 ? 48 : 0,
                .end_after = 180,
                .a_step = std::chrono::microseconds(shape % 2 == 0 ? 0 : 100)}),
-        scheduler(model, *tokenizer, {.max_queue = 6, .prefix_cache = shape % 5 != 4}),
+        scheduler(
+            model, *tokenizer,
+            {.max_queue = 6, .prefix_cache = shape % 5 != 4, .max_prefix_pages = shape % 7 == 2 ? 12 : 1000}),
         api(scheduler, *tokenizer, api_options()),
         http(
             http_options(shape),
