@@ -155,6 +155,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="checkpoints, losses.jsonl and the model")
     parser.add_argument("--preset", default="tiny", help="sizes; the vocabulary is the dataset's")
     parser.add_argument("--system", default="gsa", choices=("gsa", "sparse-only", "gated-only", "standard"))
+    parser.add_argument("--index-every", type=int, default=1, help="n: every n-th layer has an indexer")
     parser.add_argument("--length", type=int, default=1024, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=16, help="of a step, over all ranks")
     for phase, steps in (("dense", 100), ("warmup", 20), ("sparse", 50)):
@@ -178,6 +179,7 @@ def main() -> None:
         raise SystemExit(f"--rows: expected a multiple of the ranks ({ranks}), got {options.rows}")
     data = Rows(options.data, options.length, options.seed)
     config = gsa.ModelConfig.preset(options.preset).apply(options.system)
+    config.index_layers = gsa.every_nth_layer(config.layers, options.index_every)
     config.vocab_size, config.max_positions = data.vocab_size, options.length
     config.bos_id, config.eos_ids = data.bos, [data.eos]
     steps = options.dense + options.warmup + options.sparse

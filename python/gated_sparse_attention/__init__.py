@@ -11,7 +11,7 @@ import importlib as _importlib
 from . import functional
 from .attention import AttentionResult, GatedSparseAttention
 from .config import (
-    AttentionConfig, BudgetConfig, IndexerConfig, ModelConfig, RopeConfig, TemperatureConfig, YarnConfig,
+    AttentionConfig, BudgetConfig, IndexerConfig, ModelConfig, RopeConfig, TemperatureConfig, YarnConfig, every_nth_layer,
 )  # fmt: skip
 from .kl_sample import KlSample
 from .model import GatedSparseForCausalLM, GatedSparseModel, ModelLoss, ModelResult
@@ -21,7 +21,7 @@ from ._transformers import register_when_used as _register_when_used
 __all__ = [
     "AttentionConfig", "AttentionResult", "BudgetConfig", "GatedSparseAttention", "GatedSparseForCausalLM",
     "GatedSparseModel", "IndexerConfig", "KlSample", "ModelConfig", "ModelLoss", "ModelResult", "RopeConfig",
-    "TemperatureConfig", "YarnConfig", "functional", "load_model", "save_model",
+    "TemperatureConfig", "YarnConfig", "every_nth_layer", "functional", "load_model", "save_model",
 ]  # fmt: skip
 
 

@@ -7,13 +7,14 @@ are configurations of this one forward pass, which is that of src/nn/attention.c
 
 Parameters carry the names that a checkpoint gives them: q_proj.weight, k_proj.weight, v_proj.weight, o_proj.weight,
 indexer.{wq,wk,weights_proj}.weight, indexer.bias, {value_gate,output_gate}.{weight,bias}; with qkv_bias
-{q,k,v}_proj.bias, with qk_norm {q,k}_norm.weight.
+{q,k,v}_proj.bias, with qk_norm {q,k}_norm.weight. A layer with shares_selection has no indexer: it is handed the
+selection of a layer that has one.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 import torch
@@ -28,6 +29,7 @@ from .indexer import Indexer, make_linear
 from .plan import ForwardOptions, SequenceGroup, SequencePlan, make_plan
 from .rms_norm import RmsNorm
 from .rope import Rope
+from .selection import SharedSelection
 
 _WHERE = "GatedSparseAttention"
 _FEW_ROWS = 16  # for so few the copy of weights into one matrix would cost more than it saves
@@ -38,13 +40,14 @@ class AttentionResult:
     """out as h. kl: 0-dim, the indexer's loss, mean over queries, where wanted. kept: 0-dim, of a loss over all keys
     in the sparse phase, the share of dense attention's mass on the selected keys. k_t: int32 as h without d_model,
     how many keys each query attended to, in the sparse phase. variance_totals: float64 [2], what moves the running
-    mean of the variance."""
+    mean of the variance. selection: where wanted, in the sparse phase, and for the loss in warm-up."""
 
     out: Tensor
     kl: Tensor | None = None
     kept: Tensor | None = None
     k_t: Tensor | None = None
     variance_totals: Tensor | None = None
+    selection: SharedSelection | None = None
 
 
 # (layer, q, k, v, the indexer's inputs), as project() gives them -> attended [T, heads, head_size].
@@ -56,6 +59,7 @@ class _GroupResult:
     out: Tensor
     lse: Tensor
     k_t: Tensor | None = None
+    mask: Tensor | None = None
     variance: Tensor | None = None
     kl: Tensor | None = None
     lost: Tensor | None = None
@@ -83,6 +87,41 @@ def in_backward() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+def _add_loss(
+    result: _GroupResult, group: SequenceGroup, q: Tensor, k: Tensor, inputs: IndexerInputs,
+    support: dict[str, Tensor], plan: SequencePlan,
+) -> None:  # fmt: skip
+    """inputs: at the indexer's temperature; support: without elements for every visible key."""
+    tiles, lse, over_all = None, result.lse, not support
+    if over_all and plan.kl_sample is not None and plan.kl_sample.parts() > 1:
+        if group.lengths is None:
+            bad_argument(_WHERE, "kl_sample", "none in a compiled pass, as every call has draws of its own", "one")
+        tiles = plan.kl_sample.derive(1, int(group.sparse)).tiles(group.lengths)
+    if over_all and group.sparse:
+        lse = attend_lse(q.detach(), k.detach(), query_tiles=tiles, layout=group.layout)
+        # Queries outside the sample have a dense lse of 0.
+        lost = torch.where(lse == 0, 0.0, 1 - (result.lse - lse).exp())
+        result.lost = lost.mean(-1).sum()
+    # The target is a constant: neither q nor k learns from it.
+    loss = indexer_kl(q.detach(), k.detach(), lse, inputs, **support, query_tiles=tiles, layout=group.layout)
+    result.kl = group.flat(loss.loss)
+
+
+def _attend_shared(
+    group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, indexer: IndexerInputs | None,
+    plan: SequencePlan,
+) -> _GroupResult:  # fmt: skip
+    """Attention by another layer's mask; indexer: that layer's, at its temperature."""
+    q, k, v = group.take(q), group.take_keys(k), group.take_keys(v)
+    accumulation = "ordered" if plan.deterministic else "atomic"
+    found = attend(q, k, v, mask, layout=group.layout, accumulation=accumulation)
+    result = _GroupResult(group.flat(found.out), found.lse)
+    if plan.want_kl:
+        support = {"mask": mask} if group.sparse and plan.kl_support == "selected" else {}
+        _add_loss(result, group, q, k, group.take_indexer(indexer), support, plan)
+    return result
+
+
 class GatedSparseAttention(nn.Module):
     """One layer. ``layer.config`` is a validated copy of the configuration it was made with."""
 
@@ -101,10 +140,10 @@ class GatedSparseAttention(nn.Module):
         self.k_norm = RmsNorm(size, norm_eps) if config.qk_norm else None
         self.value_gate = self._make_gate(config.value_gate, config.kv_heads)
         self.output_gate = self._make_gate(config.output_gate, config.heads)
-        self.indexer = Indexer(config) if config.sparse else None
+        self.indexer = Indexer(config) if config.has_indexer() else None
         self.rope = Rope(size, config.rope, with_attention_factor=True)
         self.indexer_rope = None
-        if config.sparse:
+        if config.has_indexer():
             self.indexer_rope = Rope(config.indexer_rope_size(), config.rope, with_attention_factor=False)
         # Of the last training pass: the running mean it selected with, and the totals it moved it by.
         self._last_move: tuple[Tensor, Tensor] | None = None
@@ -127,7 +166,8 @@ class GatedSparseAttention(nn.Module):
 
     def forward(
         self, h: Tensor, *, plan: SequencePlan | None = None, mean_variance: Tensor | None = None,
-        attend_cached: AttendCached | None = None, **options: Unpack[ForwardOptions],
+        attend_cached: AttendCached | None = None, selection: SharedSelection | None = None,
+        want_selection: bool = False, **options: Unpack[ForwardOptions],
     ) -> AttentionResult:  # fmt: skip
         """h [B, L, d_model], or [T, d_model] with cu_seqlens; options: ForwardOptions, or the plan made of them.
 
@@ -136,6 +176,9 @@ class GatedSparseAttention(nn.Module):
         mean by AttentionResult.variance_totals when it likes.
 
         attend_cached: attends in this pass's place, to the keys of a cache; beside a plan, with packed h.
+
+        selection: for a layer without an indexer, that of its leader, which gives it out with want_selection, by a
+        pass with the same options over the same sequences.
         """
         if plan is None:
             self._check_input(h, options.get("cu_seqlens") is not None)
@@ -145,23 +188,44 @@ class GatedSparseAttention(nn.Module):
         else:
             self._check_input(h, plan.packed)
         if attend_cached is not None:
+            if selection is not None or want_selection:
+                bad_argument(_WHERE, "selection", "none beside attend_cached, which has its own", "one")
             return AttentionResult(self.output(h, attend_cached(self, *self.project(h, plan))))
-        if plan.phase != "sparse" or mean_variance is not None:
-            return self._attend(h, plan, mean_variance)
+        self._check_selection(plan, selection, want_selection)
+        if mean_variance is not None and self.config.shares_selection:
+            bad_argument(_WHERE, "mean_variance", "None for a layer that shares another's selection", "one")
+        if plan.phase != "sparse" or mean_variance is not None or self.indexer is None:
+            return self._attend(h, plan, mean_variance, selection, want_selection)
         if in_backward():
-            return self._attend_again(h, plan)
+            return self._attend_again(h, plan, want_selection)
         before = self.indexer.mean_variance.clone()
-        result = self._attend(h, plan, before)
+        result = self._attend(h, plan, before, None, want_selection)
         if self.training:
             self.indexer.update_mean_variance(result.variance_totals.clone())
             self._last_move = None if torch.compiler.is_compiling() else (before, result.variance_totals)
         return result
 
-    def _attend_again(self, h: Tensor, plan: SequencePlan) -> AttentionResult:
+    def _attend_again(self, h: Tensor, plan: SequencePlan, want_selection: bool) -> AttentionResult:
         """Inside a checkpointed function of the user's own: as the last pass was, and without moving the mean."""
-        if self._last_move is None:  # evaluation mode never moves it
-            return self._attend(h, plan, self.indexer.mean_variance)
-        return self._attend(h, plan, *self._last_move)
+        before, totals = self._last_move or (self.indexer.mean_variance, None)  # evaluation mode never moves it
+        return self._attend(h, plan, before, None, want_selection, totals)
+
+    def _check_selection(self, plan: SequencePlan, selection: SharedSelection | None, want_selection: bool) -> None:
+        if want_selection and self.indexer is None:
+            bad_argument(_WHERE, "want_selection", "False for a layer without an indexer", "True")
+        if not self.config.shares_selection:
+            if selection is not None:
+                bad_argument(_WHERE, "selection", "None for a layer that shares no other's", "one")
+            return
+        needed = plan.phase == "sparse" or plan.want_kl
+        if needed != (selection is not None):
+            expected = "that of the layer whose selection is shared" if needed else f"None in phase {plan.phase}"
+            bad_argument(_WHERE, "selection", expected, "one" if selection is not None else "None")
+        if selection is None:
+            return
+        sparse = [group.sparse for group in plan.groups]
+        if [mask is not None for mask in selection.masks] != sparse or plan.want_kl and selection.indexer is None:
+            bad_argument(_WHERE, "selection", "one of a pass with the same options over the same sequences", "another")
 
     def _check_input(self, h: Tensor, packed: bool) -> None:
         if h.dim() != (2 if packed else 3) or h.size(-1) != self.config.d_model or not h.is_floating_point():
@@ -185,7 +249,7 @@ class GatedSparseAttention(nn.Module):
         rotated = rotary(product, *plan.rope, config.heads, config.kv_heads, config.kv_heads)
         v = self._gated(self.value_gate, config.value_gate, x, rotated.v)
         indexer = None
-        if plan.phase == "sparse" or (plan.phase == "warmup" and plan.want_kl):
+        if self.indexer is not None and (plan.phase == "sparse" or (plan.phase == "warmup" and plan.want_kl)):
             indexer = self.indexer.project(x, plan.indexer_rope)
         return rotated.q, rotated.k, v, indexer
 
@@ -201,21 +265,25 @@ class GatedSparseAttention(nn.Module):
         return gate(y, z.view(y.shape) if kind == "elementwise" else z)
 
     def _attend(
-        self, h: Tensor, plan: SequencePlan, mean_variance: Tensor | None, known_totals: Tensor | None = None
-    ) -> AttentionResult:
+        self, h: Tensor, plan: SequencePlan, mean_variance: Tensor | None, shared: SharedSelection | None,
+        want_selection: bool, known_totals: Tensor | None = None,
+    ) -> AttentionResult:  # fmt: skip
         """known_totals: of the pass that this one has to repeat."""
         x = h.reshape(plan.tokens, self.config.d_model)
         q, k, v, indexer = self.project(x, plan)
         if plan.context is not None:
             k, v, indexer = plan.context.gather_keys(k, v, indexer)
         results, totals = [], None
-        for group in plan.groups:
-            results.append(self._attend_group(group, q, k, v, indexer, plan, mean_variance))
+        for number, group in enumerate(plan.groups):
+            if shared is None:
+                results.append(self._attend_group(group, q, k, v, indexer, plan, mean_variance, want_selection))
+            else:
+                results.append(_attend_shared(group, q, k, v, shared.masks[number], shared.indexer, plan))
             if results[-1].variance is not None:
                 visible = plan.visible if group.rows is None else plan.visible.index_select(0, group.rows)
                 more = self.indexer.variance_totals(results[-1].variance, visible)
                 totals = more if totals is None else totals + more
-        if plan.phase == "sparse" and totals is None:
+        if plan.phase == "sparse" and shared is None and totals is None:
             totals = torch.zeros(2, dtype=torch.float64, device=h.device)  # every rank takes part in a sum
         if plan.context is not None and totals is not None:
             totals = plan.context.add_up(totals)
@@ -225,11 +293,14 @@ class GatedSparseAttention(nn.Module):
                          "a copy of indexer.mean_variance from before the pass, as this pass is computed again after "
                          "others had moved it", "None")  # fmt: skip
         out = self.output(x, plan.gather([result.out for result in results])).view(h.shape)
-        k_t = None
-        if plan.phase == "sparse":
+        k_t = None if shared is None else shared.k_t
+        if plan.phase == "sparse" and shared is None:
             k_t = plan.gather([result.k_t for result in results]).view(h.shape[:-1])
+        selection = None
+        if want_selection and indexer is not None:
+            selection = self._shared(tuple(result.mask for result in results), k_t, indexer if plan.want_kl else None)
         if not plan.want_kl:
-            return AttentionResult(out, k_t=k_t, variance_totals=totals)
+            return AttentionResult(out, k_t=k_t, variance_totals=totals, selection=selection)
         parts = 1 if plan.kl_sample is None else plan.kl_sample.parts()
         queries = max(plan.tokens, 1)  # the mean over no query at all is 0
         kl = plan.gather([result.kl for result in results]).sum() / queries * parts
@@ -238,46 +309,40 @@ class GatedSparseAttention(nn.Module):
             lost = torch.zeros((), dtype=kl.dtype, device=kl.device)
             lost = sum((result.lost for result in results if result.lost is not None), lost)
             kept = 1 - lost / queries * parts
-        return AttentionResult(out, kl, kept, k_t, totals)
+        return AttentionResult(out, kl, kept, k_t, totals, selection)
+
+    def _shared(
+        self, masks: tuple[Tensor | None, ...], k_t: Tensor | None, indexer: IndexerInputs | None
+    ) -> SharedSelection:
+        if indexer is not None:
+            indexer = self.indexer.at_temperature(indexer)
+            if indexer.bias is not None:  # a tensor of its own: a parameter is no result of a checkpointed function
+                indexer = replace(indexer, bias=indexer.bias.clone())
+        return SharedSelection(masks, k_t, indexer)
 
     def _attend_group(
         self, group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, indexer: IndexerInputs | None,
-        plan: SequencePlan, mean_variance: Tensor | None,
+        plan: SequencePlan, mean_variance: Tensor | None, want_mask: bool,
     ) -> _GroupResult:  # fmt: skip
         q, k, v = group.take(q), group.take_keys(k), group.take_keys(v)
         inputs = None if indexer is None else group.take_indexer(indexer)
         accumulation = "ordered" if plan.deterministic else "atomic"
         over_all = not group.sparse or plan.kl_support == "all"
         if group.sparse:
-            kept_mask = self._keeps_mask(group, q, k, v, plan.want_kl and not over_all)
+            kept_mask = want_mask or self._keeps_mask(group, q, k, v, plan.want_kl and not over_all)
             found = sparse_attention(q, k, v, inputs.detach(), self.indexer.budget(mean_variance), layout=group.layout,
                                      accumulation=accumulation, return_mask=kept_mask)  # fmt: skip
-            result = _GroupResult(group.flat(found.out), found.lse, group.flat(found.k_t), group.flat(found.variance))
+            result = _GroupResult(group.flat(found.out), found.lse, group.flat(found.k_t),
+                                  found.mask if want_mask else None, group.flat(found.variance))  # fmt: skip
         else:
             found = attend(q, k, v, layout=group.layout, accumulation=accumulation)
             result = _GroupResult(group.flat(found.out), found.lse)
             if plan.phase == "sparse":
                 visible = plan.visible if group.rows is None else plan.visible.index_select(0, group.rows)
                 result.k_t = visible.to(torch.int32)
-        if not plan.want_kl:
-            return result
-
-        support, tiles, lse = {}, None, found.lse
-        if not over_all:
-            support = self._support(inputs, found, group)
-        elif plan.kl_sample is not None and plan.kl_sample.parts() > 1:
-            if group.lengths is None:
-                bad_argument(_WHERE, "kl_sample", "none in a compiled pass, as every call has draws of its own", "one")
-            tiles = plan.kl_sample.derive(1, int(group.sparse)).tiles(group.lengths)
-        if over_all and group.sparse:
-            lse = attend_lse(q.detach(), k.detach(), query_tiles=tiles, layout=group.layout)
-            # Queries outside the sample have a dense lse of 0.
-            lost = torch.where(lse == 0, 0.0, 1 - (found.lse - lse).exp())
-            result.lost = lost.mean(-1).sum()
-        # The target is a constant: neither q nor k learns from it.
-        loss = indexer_kl(q.detach(), k.detach(), lse, self.indexer.at_temperature(inputs), **support,
-                          query_tiles=tiles, layout=group.layout)  # fmt: skip
-        result.kl = group.flat(loss.loss)
+        if plan.want_kl:
+            support = {} if over_all else self._support(inputs, found, group)
+            _add_loss(result, group, q, k, self.indexer.at_temperature(inputs), support, plan)
         return result
 
     def _support(self, inputs: IndexerInputs, found, group: SequenceGroup) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ._errors import bad_argument, require_one_of
 
@@ -158,6 +158,7 @@ class AttentionConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
     sparse: bool = True
+    shares_selection: bool = False  # sparse without an indexer of its own: takes the selection of a layer before
     indexer: IndexerConfig = field(default_factory=IndexerConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     dense_below: int = 0
@@ -176,8 +177,8 @@ class AttentionConfig:
         self.budget.mode = "fixed" if system == "sparse-only" else "inverse"
         gates = "elementwise" if system in ("gated-only", "gsa") else "none"
         self.value_gate = self.output_gate = gates
-        if not self.sparse:
-            self.dense_below = 0  # says nothing where everything is dense
+        if not self.sparse:  # they say nothing where everything is dense
+            self.dense_below, self.shares_selection = 0, False
         return self
 
     def system(self) -> str | None:
@@ -189,6 +190,9 @@ class AttentionConfig:
 
         found = [name for name in SYSTEMS if switches(deepcopy(self).apply(name)) == switches(self)]
         return found[0] if found else None
+
+    def has_indexer(self) -> bool:
+        return self.sparse and not self.shares_selection
 
     def indexer_rope_size(self) -> int:
         return round(self.indexer.rope_fraction * self.indexer.head_size)
@@ -210,6 +214,8 @@ class AttentionConfig:
         else:
             _require(self.dense_below == 0, where, "dense_below", "0 where sparse is false (everything is dense)",
                      self.dense_below)  # fmt: skip
+            _require(not self.shares_selection, where, "shares_selection",
+                     "False where sparse is false (nothing is selected)", True)  # fmt: skip
         self.rope.validate(where)
         _positive(where, "init_std", self.init_std)
         _require(0 < self.gate_init < 1, where, "gate_init", "a number between 0 and 1, both excluded", self.gate_init)
@@ -217,9 +223,19 @@ class AttentionConfig:
                  "a finite number, 0 or more", self.gate_init_std)  # fmt: skip
 
 
+def every_nth_layer(layers: int, n: int) -> list[int]:
+    """Layers 0, n, 2 n, ..., as ModelConfig.index_layers has them: n = 1 gives []."""
+    _require(n >= 1, "ModelConfig", "index_every", "a positive number of layers", n)
+    return [] if n == 1 or layers == 1 else list(range(0, layers, n))
+
+
 @dataclass
 class ModelConfig:
-    """A whole model. ``ModelConfig.preset("tiny").apply("gated-only")`` is a system on a preset's sizes."""
+    """A whole model. ``ModelConfig.preset("tiny").apply("gated-only")`` is a system on a preset's sizes.
+
+    index_layers: layers that have an indexer, ascending, the first is 0: each selects for itself and for the layers
+    after it that have none. []: every layer has one, or the model is dense.
+    """
 
     vocab_size: int = 32000
     layers: int = 32
@@ -232,6 +248,7 @@ class ModelConfig:
     mistral: bool = False
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     scale_residual_init: bool = False
+    index_layers: list[int] = field(default_factory=list)
 
     @classmethod
     def preset(cls, name: str) -> "ModelConfig":
@@ -253,8 +270,29 @@ class ModelConfig:
         return cls(attention=AttentionConfig(dense_below=_SPARSE_PAYS))
 
     def apply(self, system: str) -> "ModelConfig":
-        self.attention.apply(system)
+        if not self.attention.apply(system).sparse:
+            self.index_layers = []
         return self
+
+    def set_index_layers(self, index_layers: list[int]) -> "ModelConfig":
+        """A list of every layer becomes the empty one. Returns itself."""
+        self.index_layers = [] if index_layers == list(range(self.layers)) else list(index_layers)
+        return self
+
+    def has_indexer(self, layer: int) -> bool:
+        return self.attention.sparse and (not self.index_layers or layer in self.index_layers)
+
+    def leader_of(self, layer: int) -> int:
+        """The layer whose indexer selects for `layer`."""
+        return max((leader for leader in self.index_layers if leader <= layer), default=layer)
+
+    def attention_of(self, layer: int) -> AttentionConfig:
+        """`attention`, as this layer has it."""
+        return replace(self.attention, shares_selection=self.attention.sparse and not self.has_indexer(layer))
+
+    def indexers(self) -> int:
+        """How many layers have one."""
+        return sum(self.has_indexer(layer) for layer in range(self.layers))
 
     def trained_length(self) -> int:
         yarn = self.attention.rope.yarn
@@ -285,6 +323,7 @@ class ModelConfig:
         self.attention.validate()
         _range(where, "vocab_size", self.vocab_size, 1, _INT32_MAX)
         _range(where, "layers", self.layers, 1, 65536)
+        self._check_index_layers()
         _range(where, "intermediate", self.intermediate, 1, _INT32_MAX)
         _range(where, "max_positions", self.max_positions, 1, _INT32_MAX)
         _positive(where, "rms_eps", self.rms_eps)
@@ -292,3 +331,15 @@ class ModelConfig:
             _range(where, "bos_id", self.bos_id, 0, self.vocab_size - 1)
         for token in self.eos_ids:
             _range(where, "eos_ids", token, 0, self.vocab_size - 1)
+
+    def _check_index_layers(self) -> None:
+        where, listed = "ModelConfig", self.index_layers
+        _require(not self.attention.shares_selection, where, "attention.shares_selection",
+                 "False, as index_layers says which layers share a selection", True)  # fmt: skip
+        if not listed:
+            return
+        got = ", ".join(map(str, listed))
+        _require(self.attention.sparse, where, "index_layers", "none where attention is dense", got)
+        good = listed[0] == 0 and listed[-1] < self.layers and all(a < b for a, b in zip(listed, listed[1:]))
+        _require(good, where, "index_layers", f"layers in 0 .. {self.layers - 1}, ascending, each once, the first 0 (a "
+                 "layer shares the selection of one before it)", got)  # fmt: skip

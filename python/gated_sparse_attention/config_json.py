@@ -200,6 +200,17 @@ def _read_tokens(values: dict, key: str, file: Any) -> list[int]:
     return ids
 
 
+def _read_index_layers(values: dict, config: ModelConfig, file: Any) -> None:
+    """Absent: every layer has an indexer. Which layers may stand there is validated with the rest."""
+    value = values.pop("index_layers", None)
+    if value is None:
+        return
+    whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    if not whole or not value or min(value) < 0:
+        bad_file(file, "'index_layers' to be a list of layers", json.dumps(value))
+    config.set_index_layers(value)
+
+
 def config_from_dict(values: dict[str, Any], file: Any = "config.json") -> ModelConfig:
     """What a config.json says; `file` names it in complaints."""
     values = dict(values)
@@ -235,6 +246,7 @@ def config_from_dict(values: dict[str, Any], file: Any = "config.json") -> Model
             # What files of before these keys meant; our own always have them.
             config.attention.indexer.rope_fraction, config.attention.indexer.temperature.value = 0.5, 1.0
             _read(_SPARSE, values, config, file)
+            _read_index_layers(values, config, file)
     for key, value in values.items():
         if key in _ONE_VALUE and value not in (_ONE_VALUE[key], None):
             bad_file(file, f"'{key}' to be {json.dumps(_ONE_VALUE[key])}", json.dumps(value))
@@ -289,6 +301,8 @@ def config_to_dict(config: ModelConfig, dtype: str | None = None) -> dict[str, A
         result |= fields(_OURS, config)
         if config.attention.sparse:
             result |= fields(_SPARSE, config)
+            if config.indexers() < config.layers:
+                result["index_layers"] = list(config.index_layers)
     return result
 
 

@@ -21,9 +21,9 @@ from ._errors import bad_argument
 
 __all__ = [
     "AdamWStep", "Appended", "Attention", "AttentionGradients", "BudgetOptions", "Decoded", "IndexerInputs", "KlLoss",
-    "Layout", "Normed", "PagedCache", "QuantizedKeys", "Rotated", "Selection", "SparseAttention", "adamw_", "append",
-    "attend", "attend_backward", "attend_lse", "built_with_cuda", "cross_entropy_", "decode", "gate", "index_scores",
-    "indexer_kl", "pack_mask", "quantize_index_keys", "rms_norm", "rotary", "select", "select_mask", "skinny_linear",
+    "Layout", "Normed", "PagedCache", "QuantizedKeys", "Rotated", "SelectedPositions", "Selection", "SparseAttention",
+    "adamw_", "append", "attend", "attend_backward", "attend_lse", "built_with_cuda", "cross_entropy_", "decode", "gate",
+    "index_scores", "indexer_kl", "pack_mask", "quantize_index_keys", "rms_norm", "rotary", "select", "select_mask", "skinny_linear",
     "sparse_attention", "swiglu",
 ]  # fmt: skip
 
@@ -282,29 +282,53 @@ class PagedCache:
 
 
 @dataclass(frozen=True)
+class SelectedPositions:
+    """positions int32 [B, L, W], ascending, then -1; k_t int32 [B, L], how many."""
+
+    positions: Tensor
+    k_t: Tensor
+
+
+@dataclass(frozen=True)
 class Decoded:
-    """out [B, L, n_h, d], gated; lse Real [B, L, n_h]; k_t int32 [B, L]."""
+    """out [B, L, n_h, d], gated; lse Real [B, L, n_h]; k_t int32 [B, L]; selected None unless it was asked for."""
 
     out: Tensor
     lse: Tensor
     k_t: Tensor
+    selected: SelectedPositions | None = None
 
 
 def decode(
     q: Tensor, cache: PagedCache, index_q: Tensor | None = None, index_w: Tensor | None = None,
     index_bias: Tensor | None = None, *, index_scale: float = 1.0, form: str = "sigmoid",
     budget: BudgetOptions = BudgetOptions(), gate: Tensor | None = None, scale: float | None = None,
+    selected: SelectedPositions | None = None, return_selected: bool = False,
 ) -> Decoded:  # fmt: skip
     """The newest L queries of each sequence against a paged cache: score, select, attend, gate. No gradient.
 
     q [B, L, n_h, d], L any number on the CPU and 1 .. 16 on a GPU; query i of sequence n stands at position
     lengths[n] - L + i, and one at a negative position gets NaN. The indexer's tensors as in :class:`IndexerInputs`,
     its keys those of the cache; without index_q every visible key is attended to. gate: as z of :func:`gate`.
+
+    For layers that share a selection: one call with an indexer gives out the positions (return_selected), the others
+    take them (selected) and score nothing.
     """
-    return Decoded(*_ops.decode(
-        q, cache.k, cache.v, cache.block_table, cache.lengths, index_q, cache.index_k, index_w, index_bias, gate,
-        max_length=cache.max_length, scale=scale, index_scale=index_scale, form=form, **_budget(budget),
-        index_k_scale=cache.index_k_scale))  # fmt: skip
+    tensors = (q, cache.k, cache.v, cache.block_table, cache.lengths)
+    options = {"max_length": cache.max_length, "scale": scale}
+    if selected is not None:
+        if index_q is not None or return_selected:
+            bad_argument("decode", "selected", "None beside index_q and return_selected", "positions")
+        return Decoded(*_ops.decode(*tensors, gate=gate, **options, selected=selected.positions,
+                                    selected_k=selected.k_t))  # fmt: skip
+    tensors += (index_q, cache.index_k, index_w, index_bias, gate)
+    options |= {"index_scale": index_scale, "form": form, "index_k_scale": cache.index_k_scale, **_budget(budget)}
+    if not return_selected:
+        return Decoded(*_ops.decode(*tensors, **options))
+    if index_q is None:
+        bad_argument("decode", "return_selected", "False without index_q", "True")
+    out, lse, k_t, positions = _ops.decode_with_selection(*tensors, **options)
+    return Decoded(out, lse, k_t, SelectedPositions(positions, k_t))
 
 
 @dataclass(frozen=True)

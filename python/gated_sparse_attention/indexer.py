@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .config import AttentionConfig
 from .functional import BudgetOptions, IndexerInputs, rotary
 from .plan import Tables
+from .selection import indexer_inputs
 
 
 def make_linear(size_in: int, size_out: int, std: float, bias: float | None = None) -> nn.Linear:
@@ -75,7 +76,7 @@ class Indexer(nn.Module):
             bias = self.bias.to(w.dtype)  # autocast leaves parameters as they are
         else:
             w = w * (1 / math.sqrt(heads))
-        return IndexerInputs(q, k, w, bias, 1 / math.sqrt(self.config.head_size), self.config.form)
+        return indexer_inputs(self.config, q, k, w, bias)
 
     def has_temperature(self) -> bool:
         return self.config.temperature.learned or self.config.temperature.value != 1

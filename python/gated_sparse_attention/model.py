@@ -12,7 +12,7 @@ model.layers.N.mlp.{gate,up,down}_proj.weight, model.norm.weight, lm_head.weight
 Tokens are int64 [B, L], or packed [T] with cu_seqlens; hidden states and logits are [B, L, .] or [T, .] accordingly.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,13 +30,15 @@ from .indexer import make_linear
 from .loss import IGNORED, cross_entropy_sum
 from .plan import ForwardOptions, SequencePlan
 from .rms_norm import RmsNorm
+from .selection import SharedSelection
 
 _WHERE = "GatedSparseModel"
 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """hidden: after the last norm. kl: [layers], where wanted. kept: [layers], where AttentionResult has it."""
+    """hidden: after the last norm. kl: where wanted, of each layer with an indexer the mean over the layers that share
+    its selection, itself among them. kept: [layers], where AttentionResult has it."""
 
     hidden: Tensor
     kl: Tensor | None = None
@@ -69,47 +71,92 @@ class SwiGlu(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). number: which layer of the model it is."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, number: int):
         super().__init__()
         d = config.attention.d_model
         self.input_layernorm = RmsNorm(d, config.rms_eps)
-        self.self_attn = GatedSparseAttention(config.attention, config.rms_eps)
+        self.self_attn = GatedSparseAttention(config.attention_of(number), config.rms_eps)
         self.post_attention_layernorm = RmsNorm(d, config.rms_eps)
         self.mlp = SwiGlu(config)
         if config.scale_residual_init:
             nn.init.normal_(self.self_attn.o_proj.weight, 0.0, config.residual_std())
 
     def forward(
-        self, x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, attend_cached: AttendCached | None = None
-    ) -> AttentionResult:
-        """mean_variance: that of before the pass, which moves nothing; run_block() does, outside of any checkpoint.
-        attend_cached: GatedSparseAttention's."""
+        self, x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, attend_cached: AttendCached | None = None,
+        selection: SharedSelection | None = None, want_selection: bool = False,
+    ) -> AttentionResult:  # fmt: skip
+        """mean_variance: that of before the pass, which moves nothing; BlockRunner does, outside of any checkpoint.
+        The others: GatedSparseAttention's."""
         result = self.self_attn(self.input_layernorm(x), plan=plan, mean_variance=mean_variance,
-                                attend_cached=attend_cached)  # fmt: skip
+                                attend_cached=attend_cached, selection=selection, want_selection=want_selection)  # fmt: skip
         middle = self.post_attention_layernorm.take_in(x, result.out)
         return replace(result, out=middle.sum + self.mlp(middle.y))
 
 
-def run_block(
-    block: Block, x: Tensor, plan: SequencePlan, run: Callable[..., tuple] | None = None
-) -> AttentionResult:
-    """One block, and the running mean of its variance moved once, however often the block is computed.
+def leads(layers: Sequence[Block]) -> list[bool]:
+    """Of each layer, whether others share its selection."""
+    shares = [layer.self_attn.config.shares_selection for layer in layers]
+    return [after and not own for own, after in zip(shares, [*shares[1:], False])]
+
+
+class BlockRunner:
+    """The blocks of a model, one call after another: hands a selection to the layers that share it, and moves the
+    running mean of each indexer's variance once, however often a block is computed.
 
     run: calls a function with arguments, and maybe again in the backward pass; None: simply calls it.
     """
-    indexer = block.self_attn.indexer if plan.phase == "sparse" else None
-    before = None if indexer is None else indexer.mean_variance.clone()
 
-    def tensors(x: Tensor, plan: SequencePlan, mean_variance: Tensor | None) -> tuple[Tensor | None, ...]:
-        result = block(x, plan, mean_variance)
-        return result.out, result.kl, result.kept, result.k_t, result.variance_totals
+    def __init__(self, layers: Sequence[Block], plan: SequencePlan, run: Callable[..., tuple] | None = None):
+        self.plan, self.run = plan, run
+        self.leads = leads(layers)
+        self.selection: SharedSelection | None = None
+        self.losses: list[list[Tensor]] = []  # of each group of layers
 
-    result = AttentionResult(*(tensors(x, plan, before) if run is None else run(tensors, x, plan, before)))
-    if indexer is not None and block.training:
-        indexer.update_mean_variance(result.variance_totals.clone())
-    return result
+    def __call__(self, number: int, block: Block, x: Tensor) -> AttentionResult:
+        """Layer `number` over x."""
+        plan, shares = self.plan, block.self_attn.config.shares_selection
+        if plan.kl_sample is not None:
+            plan = replace(plan, kl_sample=plan.kl_sample.derive(0, number))
+        if not shares:
+            self.selection = None
+        result = self._run(block, x, plan, self.selection, self.leads[number])
+        if self.leads[number]:
+            self.selection = result.selection
+        if result.kl is not None:
+            if not shares:
+                self.losses.append([])
+            self.losses[-1].append(result.kl)
+        return result
+
+    def kl(self) -> Tensor | None:
+        """The indexers' losses, ModelResult's."""
+        means = [terms[0] if len(terms) == 1 else torch.stack(terms).mean() for terms in self.losses]
+        return torch.stack(means) if means else None
+
+    def _run(
+        self, block: Block, x: Tensor, plan: SequencePlan, selection: SharedSelection | None, leads: bool
+    ) -> AttentionResult:
+        config = block.self_attn.config.indexer
+        indexer = block.self_attn.indexer if plan.phase == "sparse" else None
+        before = None if indexer is None else indexer.mean_variance.clone()
+
+        def tensors(
+            x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, *shared: Tensor | None
+        ) -> tuple[Tensor | None, ...]:
+            # Both ways as arguments and results, the only tensors that a checkpoint tells autograd of.
+            given = SharedSelection.of(shared, config) if shared else None
+            result = block(x, plan, mean_variance, selection=given, want_selection=leads)
+            found = () if result.selection is None else result.selection.tensors()
+            return result.out, result.kl, result.kept, result.k_t, result.variance_totals, *found
+
+        arguments = (x, plan, before, *(() if selection is None else selection.tensors()))
+        results = tensors(*arguments) if self.run is None else self.run(tensors, *arguments)
+        result = AttentionResult(*results[:5], SharedSelection.of(results[5:], config) if results[5:] else None)
+        if indexer is not None and block.training:
+            indexer.update_mean_variance(result.variance_totals.clone())
+        return result
 
 
 class GatedSparseModel(nn.Module):
@@ -122,7 +169,7 @@ class GatedSparseModel(nn.Module):
         d = config.attention.d_model
         self.embed_tokens = nn.Embedding(config.vocab_size, d)
         nn.init.normal_(self.embed_tokens.weight, 0.0, config.attention.init_std)
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Block(config, number) for number in range(config.layers))
         self.norm = RmsNorm(d, config.rms_eps)
 
     def forward(
@@ -133,17 +180,12 @@ class GatedSparseModel(nn.Module):
         x = self._embed(tokens, options.get("cu_seqlens") is not None)
         plan = self.layers[0].self_attn.plan(tokens.shape, x.dtype, x.device, **options)
         run = partial(checkpoint, use_reentrant=False) if checkpoint_activations and torch.is_grad_enabled() else None
-        kl, kept = [], []
-        for n, block in enumerate(self.layers):
-            own = plan
-            if plan.kl_sample is not None:
-                own = replace(plan, kl_sample=plan.kl_sample.derive(0, n))
-            result = run_block(block, x, own, run)
+        runner, kept = BlockRunner(self.layers, plan, run), []
+        for number, block in enumerate(self.layers):
+            result = runner(number, block, x)
             x = result.out
-            kl.append(result.kl)
             kept.append(result.kept)
-        stacked = [None if terms[0] is None else torch.stack(terms) for terms in (kl, kept)]
-        return ModelResult(self.norm(x), *stacked)
+        return ModelResult(self.norm(x), runner.kl(), None if kept[0] is None else torch.stack(kept))
 
     def _embed(self, tokens: Tensor, packed: bool) -> Tensor:
         weight = self.embed_tokens.weight

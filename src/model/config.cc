@@ -161,6 +161,8 @@ void AttentionConfig::validate() const {
     validate_budget(budget);
   } else {
     require(dense_below == 0, "dense_below", "0 where sparse is false (everything is dense)", dense_below);
+    require(!shares_selection, "shares_selection", "false where sparse is false (nothing is selected)",
+            "true");
   }
   validate_rope(rope);
   require_positive("init_std", init_std);
@@ -178,6 +180,7 @@ std::string AttentionConfig::describe() const {
     out << "attention  sparse, " << name_of(budget.mode) << " budget, k " << budget.base;
     if (budget.mode != BudgetMode::fixed) out << " in [" << budget.min << ", " << budget.max << ']';
     if (dense_below > 0) out << ", dense below " << dense_below << " keys";
+    if (shares_selection) out << ", over what a layer before selected";
     out << "\nindexer    " << indexer.heads << " heads of " << indexer.head_size << ", "
         << name_of(indexer.form) << ", RoPE on " << indexer_rope_size() << " dimensions, temperature "
         << indexer.temperature.value << (indexer.temperature.learned ? " (learned)" : "")

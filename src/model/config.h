@@ -89,6 +89,9 @@ struct AttentionConfig {
   bool sparse = true;     // false: no indexer, dense causal attention
   IndexerConfig indexer;  // not read when sparse is false, nor is budget
   BudgetConfig budget;
+  // Sparse without an indexer of its own: attends to what a layer before it has selected (its leader's
+  // indexer and budget stand here all the same). ModelConfig::attention_of sets it.
+  bool shares_selection = false;
   std::int64_t dense_below = 0;  // sequences with fewer keys run dense: this changes results
 
   GateKind value_gate = GateKind::elementwise;   // G2
@@ -110,6 +113,8 @@ struct AttentionConfig {
 
   // A few lines for people.
   std::string describe() const;
+
+  bool has_indexer() const { return sparse && !shares_selection; }
 
   // How many of the indexer's dimensions are rotated.
   std::int64_t indexer_rope_size() const;

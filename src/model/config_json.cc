@@ -401,6 +401,20 @@ void read_special_tokens(Reader& reader, ModelConfig& config) {
   if (!none("eos_token_id")) config.eos_ids = read_ids(reader, "eos_token_id");
 }
 
+// Absent: every layer has an indexer. Which layers may stand there is validated with the rest.
+void read_index_layers(Reader& reader, ModelConfig& config) {
+  constexpr const char* kKey = "index_layers";
+  if (!reader.present(kKey)) return;
+  const Json& value = reader.at(kKey);
+  const auto is_layer = [](const Json& layer) {
+    return layer.is_number_unsigned() && layer.get<std::uint64_t>() <= INT32_MAX;
+  };
+  if (!value.is_array() || value.empty() || !std::ranges::all_of(value, is_layer)) {
+    reader.bad(kKey, "a list of layers", value);
+  }
+  set_index_layers(config, value.get<std::vector<std::int64_t>>());
+}
+
 std::optional<DType> read_dtype(Reader& reader) {
   std::optional<DType> dtype;
   for (const char* key : {"torch_dtype", "dtype"}) {
@@ -463,6 +477,8 @@ std::string config_to_json(const ConfigFile& file) {
     if (attention.qk_norm) json["qk_norm"] = true;
     visit_gsa_keys(config, writer);
     if (config.attention.sparse) visit_sparse_keys(config, writer);
+    if (config.indexers() < config.layers && config.attention.sparse)
+      json["index_layers"] = config.index_layers;
   }
   return json.dump(2) + "\n";
 }
@@ -518,6 +534,7 @@ ConfigFile config_from_json(std::string_view text, const std::string& file) {
       config.attention.indexer.rope_fraction = kAbsentRopeFraction;
       config.attention.indexer.temperature.value = kAbsentTemperature;
       visit_sparse_keys(config, reader);
+      read_index_layers(reader, config);
     }
   }
   reader.refuse_other_keys();

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "core/suggest.h"
 #include "gsa/error.h"
@@ -91,6 +94,25 @@ struct Preset {
 constexpr Preset kPresets[] = {
     {"tiny", tiny}, {"small", small}, {"paper-1.7b", paper}, {"llama-7b-class", seven}};
 
+std::string listed(const std::vector<std::int64_t>& layers) {
+  std::string text;
+  for (const std::int64_t layer : layers) text += concat(text.empty() ? "" : ", ", layer);
+  return text;
+}
+
+void validate_index_layers(const ModelConfig& config) {
+  const std::vector<std::int64_t>& list = config.index_layers;
+  if (list.empty()) return;
+  require_model(config.attention.sparse, "index_layers", "none where attention is dense", listed(list));
+  bool good = list.front() == 0 && list.back() < config.layers;
+  for (std::size_t i = 1; i < list.size(); ++i) good = good && list[i - 1] < list[i];
+  require_model(good, "index_layers",
+                concat("layers in 0 .. ", config.layers - 1,
+                       ", ascending, each once, the first 0 (a layer shares "
+                       "the selection of one before it)"),
+                listed(list));
+}
+
 }  // namespace
 
 const std::vector<std::string>& system_names() {
@@ -159,7 +181,10 @@ void apply(ModelConfig& config, System system) {
   attention.budget.mode = switches.budget.mode;
   attention.value_gate = switches.value_gate;
   attention.output_gate = switches.output_gate;
-  if (!attention.sparse) attention.dense_below = 0;  // says nothing where everything is dense
+  if (!attention.sparse) {  // they say nothing where everything is dense
+    attention.dense_below = 0;
+    config.index_layers.clear();
+  }
 }
 
 std::optional<System> system_of(const AttentionConfig& config) {
@@ -176,6 +201,40 @@ std::optional<System> system_of(const AttentionConfig& config) {
     if (same_switches && same_selection) return system;
   }
   return std::nullopt;
+}
+
+std::vector<std::int64_t> every_nth_layer(std::int64_t layers, std::int64_t n) {
+  require_model(n >= 1, "index_every", "a positive number of layers", n);
+  std::vector<std::int64_t> list;
+  for (std::int64_t layer = 0; n > 1 && layer < layers; layer += n) list.push_back(layer);
+  if (std::ssize(list) == layers) list.clear();  // one layer
+  return list;
+}
+
+void set_index_layers(ModelConfig& config, std::vector<std::int64_t> index_layers) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(std::max<std::int64_t>(config.layers, 0)));
+  std::iota(all.begin(), all.end(), 0);
+  config.index_layers = index_layers == all ? std::vector<std::int64_t>() : std::move(index_layers);
+}
+
+bool ModelConfig::has_indexer(std::int64_t layer) const {
+  return attention.sparse && (index_layers.empty() || std::ranges::binary_search(index_layers, layer));
+}
+
+std::int64_t ModelConfig::leader_of(std::int64_t layer) const {
+  if (index_layers.empty()) return layer;
+  return *std::prev(std::ranges::upper_bound(index_layers, layer));
+}
+
+AttentionConfig ModelConfig::attention_of(std::int64_t layer) const {
+  AttentionConfig config = attention;
+  config.shares_selection = attention.sparse && !has_indexer(layer);
+  return config;
+}
+
+std::int64_t ModelConfig::indexers() const {
+  if (!attention.sparse) return 0;
+  return index_layers.empty() ? layers : std::ssize(index_layers);
 }
 
 std::int64_t ModelConfig::trained_length() const {
@@ -222,6 +281,9 @@ void ModelConfig::validate() const {
   require_model(rms_eps > 0 && std::isfinite(rms_eps), "rms_eps", "a positive finite number", rms_eps);
   if (bos_id) require_model.range("bos_id", *bos_id, 0, vocab_size - 1);
   for (const std::int64_t id : eos_ids) require_model.range("eos_ids", id, 0, vocab_size - 1);
+  require_model(!attention.shares_selection, "attention.shares_selection",
+                "false, as index_layers says which layers share a selection", "true");
+  validate_index_layers(*this);
 }
 
 std::string ModelConfig::describe() const {
@@ -232,6 +294,10 @@ std::string ModelConfig::describe() const {
       << (tie_embeddings ? " (tied)" : " (untied)") << ", up to " << max_positions << " tokens, RMSNorm eps "
       << rms_eps << (scale_residual_init ? ", residual projections start scaled" : "") << '\n'
       << attention.describe();
+  if (indexers() < layers && attention.sparse) {
+    out << "selection  by " << index_layers.size() << " of " << layers << " layers (" << listed(index_layers)
+        << "), each for itself and for those after it\n";
+  }
   return out.str();
 }
 

@@ -44,6 +44,10 @@ struct ModelConfig {
   // d_model, heads, kv_heads, head_size, RoPE, initialisation, and every switch between systems.
   AttentionConfig attention;
 
+  // Layers that have an indexer, ascending, the first is 0: each selects for itself and for the layers after
+  // it that have none. Empty: every layer has one, or the model is dense.
+  std::vector<std::int64_t> index_layers;
+
   // Projections that write into the residual stream (o_proj, down_proj) start smaller, by sqrt(2 layers).
   bool scale_residual_init = false;
 
@@ -57,13 +61,29 @@ struct ModelConfig {
   // A few lines for people.
   std::string describe() const;
 
+  // Of a layer in 0 .. layers - 1. has_indexer: false for every layer of a dense model. leader_of: the layer
+  // whose indexer selects for this one. attention_of: `attention` as this layer has it.
+  bool has_indexer(std::int64_t layer) const;
+  std::int64_t leader_of(std::int64_t layer) const;
+  AttentionConfig attention_of(std::int64_t layer) const;
+
+  // How many layers have an indexer.
+  std::int64_t indexers() const;
+
   // The length that the model was trained at: max_positions without YaRN's extension.
   std::int64_t trained_length() const;
 };
 
 // Sets the switches of `system` (sparse, score form, budget mode, gates) and leaves sizes, k and all the
-// rest; but a new form brings its temperature (set_form), and a dense system has no dense_below.
+// rest; but a new form brings its temperature (set_form), and a dense system has neither dense_below nor
+// index_layers.
 void apply(ModelConfig& config, System system);
+
+// Layers 0, n, 2n, ..., as index_layers has them: n = 1 gives the empty list.
+std::vector<std::int64_t> every_nth_layer(std::int64_t layers, std::int64_t n);
+
+// Sets index_layers; a list of every layer becomes the empty one.
+void set_index_layers(ModelConfig& config, std::vector<std::int64_t> index_layers);
 
 // Which system a configuration is; absent for an ablation that is none of the four.
 std::optional<System> system_of(const AttentionConfig& config);

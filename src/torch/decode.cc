@@ -17,6 +17,11 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   // tensors lie on one device: a captured CUDA graph replays with other lengths and pages. Without index_q
   // every visible key is attended to; without gate nothing is gated. A query at a negative position (an
   // unused sequence of length 0) gets NaN and k_t = 0. No gradient.
+  //
+  // Where layers share a selection, decode_with_selection() is called for the one with an indexer: the results of
+  // decode(), and the positions that its queries select. decode() takes these positions (and their k_t) for the
+  // others instead of index_q, and attends to exactly the keys that lie there. They are checked on the CPU; on a
+  // CUDA device, where looking would mean waiting, they are trusted as block_table is.
   //   q              [B, L, n_h, d]
   //   k, v           [pages, page_size, n_kv, d]; page_size is a power of two, 8 .. 1024
   //   block_table    int32 [B, blocks]
@@ -27,10 +32,20 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   //   gate           z of gate(): as q, or [B, L, n_h]
   //   max_length     no sequence is longer: sizes scratch memory and launches
   //   index_k_scale  float32 [pages, page_size]: the indexer's key is index_k * scale, in float32
+  //   selected       int32 [B, L, W]: positions, ascending; -1 behind the last. As a result W is
+  //                  min(max_length, k_max), as an argument anything
+  //   selected_k     int32 [B, L]: how many positions count; k_t of who selected them. 0 makes NaN
   define(m, "decode(Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor lengths, Tensor? index_q=None, ",
          "Tensor? index_k=None, Tensor? index_w=None, Tensor? index_bias=None, Tensor? gate=None, *, ",
          "int max_length, float? scale=None, ", kIndexScores, ", ", kBudget,
-         ", Tensor? index_k_scale=None) -> (Tensor out, Tensor lse, Tensor k_t)");
+         ", Tensor? index_k_scale=None, Tensor? selected=None, Tensor? selected_k=None)",
+         " -> (Tensor out, Tensor lse, Tensor k_t)");
+  define(m,
+         "decode_with_selection(Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor lengths, "
+         "Tensor index_q, Tensor index_k, Tensor index_w, Tensor? index_bias=None, Tensor? gate=None, *, "
+         "int max_length, float? scale=None, ",
+         kIndexScores, ", ", kBudget,
+         ", Tensor? index_k_scale=None) -> (Tensor out, Tensor lse, Tensor k_t, Tensor selected)");
 }
 
 namespace {
@@ -54,16 +69,19 @@ struct DecodeArguments {
   std::string_view form;
   BudgetTensors budget;
   const OptTensor& index_k_scale;  // float32 [pages, page_size]
+  const OptTensor& selected;       // int32 [B, L, W]
+  const OptTensor& selected_k;     // int32 [B, L]
 };
 
-// The registered signature; `run` is the implementation or the fake kernel.
+// The registered signatures; `run` is the implementation or the fake kernel.
 template <Tensor3 (*run)(const DecodeArguments& in)>
 Tensor3 decode_by(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& block_table,
                   const Tensor& lengths, const OptTensor& index_q, const OptTensor& index_k,
                   const OptTensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
                   std::int64_t max_length, std::optional<double> scale, double index_scale,
                   std::string_view form, std::string_view budget, std::int64_t k_base, std::int64_t k_min,
-                  std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& index_k_scale) {
+                  std::int64_t k_max, const OptTensor& mean_variance, const OptTensor& index_k_scale,
+                  const OptTensor& selected, const OptTensor& selected_k) {
   return run(
       {.q = q,
        .k = k,
@@ -80,7 +98,39 @@ Tensor3 decode_by(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
        .index_scale = index_scale,
        .form = form,
        .budget = {.mode = budget, .base = k_base, .min = k_min, .max = k_max, .mean_variance = mean_variance},
-       .index_k_scale = index_k_scale});
+       .index_k_scale = index_k_scale,
+       .selected = selected,
+       .selected_k = selected_k});
+}
+
+template <Tensor4 (*run)(const DecodeArguments& in)>
+Tensor4 decode_with_selection_by(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& block_table,
+                                 const Tensor& lengths, const Tensor& index_q, const Tensor& index_k,
+                                 const Tensor& index_w, const OptTensor& index_bias, const OptTensor& gate,
+                                 std::int64_t max_length, std::optional<double> scale, double index_scale,
+                                 std::string_view form, std::string_view budget, std::int64_t k_base,
+                                 std::int64_t k_min, std::int64_t k_max, const OptTensor& mean_variance,
+                                 const OptTensor& index_k_scale) {
+  const OptTensor given_q = index_q, given_k = index_k, given_w = index_w, none;
+  return run(
+      {.q = q,
+       .k = k,
+       .v = v,
+       .block_table = block_table,
+       .lengths = lengths,
+       .index_q = given_q,
+       .index_k = given_k,
+       .index_w = given_w,
+       .index_bias = index_bias,
+       .gate = gate,
+       .max_length = max_length,
+       .scale = scale,
+       .index_scale = index_scale,
+       .form = form,
+       .budget = {.mode = budget, .base = k_base, .min = k_min, .max = k_max, .mean_variance = mean_variance},
+       .index_k_scale = index_k_scale,
+       .selected = none,
+       .selected_k = none});
 }
 
 // Keeps alive what args points into. Results are allocated.
@@ -88,8 +138,8 @@ struct BoundDecode {
   DecodeArgs args;
   BoundBudget budget;
   BoundRows q, gate, index_q, index_w;
-  Tensor k, v, index_k, index_k_scale, index_bias, block_table, lengths;
-  Tensor out, lse, k_t;
+  Tensor k, v, index_k, index_k_scale, index_bias, block_table, lengths, selected, selected_k;
+  Tensor out, lse, k_t, selected_out;
 };
 
 constexpr std::int64_t kMaxCudaQueries = 16;
@@ -213,11 +263,34 @@ void bind_pages_of(const char* op, const DecodeArguments& in, BoundDecode& bound
   bound.args.max_length = in.max_length;
 }
 
-BoundDecode bind_decode(const char* op, const DecodeArguments& in) {
+// A selection that was made elsewhere.
+void bind_selection_of(const char* op, const DecodeArguments& in, BoundDecode& bound) {
+  if (in.selected.has_value() != in.selected_k.has_value()) {
+    bad_argument(op, "selected_k", in.selected ? "a tensor, as selected is given" : "None, as selected is",
+                 in.selected ? "None" : "a tensor");
+  }
+  if (!in.selected) return;
+  if (in.index_q) bad_argument(op, "selected", "None, as index_q is given", "a tensor");
+  const Shape tokens = {in.q.size(0), in.q.size(1)};
+  const at::Device device = in.q.device();
+  check_rank(op, "selected", *in.selected, 3, "[B, L, positions]");
+  const std::int64_t width = in.selected->size(2);
+  check_range(op, "selected", "a number of positions", width, 1, kMaxTokens);
+  check_like(op, "selected", *in.selected, at::kInt, joined(tokens, {width}), device);
+  check_like(op, "selected_k", *in.selected_k, at::kInt, tokens, device);
+  bound.selected = in.selected->contiguous();
+  bound.selected_k = in.selected_k->contiguous();
+  bound.args.selected_width = width;
+  bound.args.selected = bound.selected.const_data_ptr<std::int32_t>();
+  bound.args.selected_k = bound.selected_k.const_data_ptr<std::int32_t>();
+}
+
+BoundDecode bind_decode(const char* op, const DecodeArguments& in, bool wants_selection) {
   BoundDecode bound;
   bind_attention_of(op, in, bound);
   bind_indexer_of(op, in, bound);
   bind_pages_of(op, in, bound);
+  bind_selection_of(op, in, bound);
   bound.budget = bind_budget(op, in.budget, in.q.device());
   bound.args.budget = bound.budget.view;
 
@@ -230,6 +303,11 @@ BoundDecode bind_decode(const char* op, const DecodeArguments& in) {
   bound.args.out = result_rows(bound.out, shape.heads, shape.head_size);
   bound.args.lse = bound.lse.mutable_data_ptr();
   bound.args.k_t = bound.k_t.mutable_data_ptr<std::int32_t>();
+  if (!wants_selection) return bound;
+  const std::int64_t width = std::min(in.max_length, in.budget.max);
+  bound.selected_out = empty(op, "q", joined(tokens, {width}), at::kInt, q.device());
+  bound.args.selected_width = width;
+  bound.args.selected_out = bound.selected_out.mutable_data_ptr<std::int32_t>();
   return bound;
 }
 
@@ -252,47 +330,75 @@ void check_pages(const char* op, const DecodeArgs& args, std::int64_t pages) {
   }
 }
 
-Tensor3 decode(const DecodeArguments& in) {
-  constexpr char op[] = "decode";
+BoundDecode run_decode(const char* op, const DecodeArguments& in, bool wants_selection) {
   const Tensor &q = in.q, &k = in.k;
   if (k.is_cuda() && !q.is_cuda()) check_device(op, "q", q, k.device());
   const std::unique_ptr<Backend> backend = backend_of(q);
-  const BoundDecode bound = bind_decode(op, in);
+  BoundDecode bound = bind_decode(op, in, wants_selection);
   if (q.size(0) > 0) {
     if (!q.is_cuda()) check_pages(op, bound.args, k.size(0));
     backend->decode(bound.args);
   }
+  return bound;
+}
+
+Tensor3 decode(const DecodeArguments& in) {
+  const BoundDecode bound = run_decode("decode", in, false);
   return {bound.out, bound.lse, bound.k_t};
+}
+
+Tensor4 decode_with_selection(const DecodeArguments& in) {
+  const BoundDecode bound = run_decode("decode_with_selection", in, true);
+  return {bound.out, bound.lse, bound.k_t, bound.selected_out};
 }
 
 // ---- Fake kernel
 
-Tensor3 decode_fake(const DecodeArguments& in) {
+Tensor3 fake_results(const char* op, const DecodeArguments& in) {
   const Tensor& q = in.q;
-  fake::check_rank("decode", "q", q, 4);
-  fake::check_rank("decode", "k", in.k, 4);
-  fake::check_rank("decode", "v", in.v, 4);
-  fake::check_devices("decode", {{"q", q},
-                                 {"k", in.k},
-                                 {"v", in.v},
-                                 {"block_table", in.block_table},
-                                 {"lengths", in.lengths},
-                                 {"index_q", in.index_q},
-                                 {"index_k", in.index_k},
-                                 {"index_w", in.index_w},
-                                 {"index_bias", in.index_bias},
-                                 {"gate", in.gate},
-                                 {"index_k_scale", in.index_k_scale}});
+  fake::check_rank(op, "q", q, 4);
+  fake::check_rank(op, "k", in.k, 4);
+  fake::check_rank(op, "v", in.v, 4);
+  fake::check_devices(op, {{"q", q},
+                           {"k", in.k},
+                           {"v", in.v},
+                           {"block_table", in.block_table},
+                           {"lengths", in.lengths},
+                           {"index_q", in.index_q},
+                           {"index_k", in.index_k},
+                           {"index_w", in.index_w},
+                           {"index_bias", in.index_bias},
+                           {"gate", in.gate},
+                           {"index_k_scale", in.index_k_scale},
+                           {"selected", in.selected},
+                           {"selected_k", in.selected_k}});
   const fake::SymShape tokens = fake::tokens_of(q, 2);
   return {fake::empty_as(q), fake::empty(fake::joined(tokens, q.sym_size(2)), q, fake::real_type(q)),
           fake::empty(tokens, q, at::kInt)};
 }
 
+Tensor3 decode_fake(const DecodeArguments& in) { return fake_results("decode", in); }
+
+Tensor4 decode_with_selection_fake(const DecodeArguments& in) {
+  auto [out, lse, k_t] = fake_results("decode_with_selection", in);
+  const c10::SymInt width = std::min(in.max_length, in.budget.max);
+  return {out, lse, k_t, fake::empty(fake::joined(fake::tokens_of(in.q, 2), width), in.q, at::kInt)};
+}
+
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(gsa, m) { implement(m, "decode", &decode_by<decode>); }
-TORCH_LIBRARY_IMPL(gsa, Meta, m) { m.impl("decode", &decode_by<decode_fake>); }
-TORCH_LIBRARY_IMPL(gsa, Autograd, m) { m.impl("decode", not_differentiable()); }
+TORCH_LIBRARY_FRAGMENT(gsa, m) {
+  implement(m, "decode", &decode_by<decode>);
+  implement(m, "decode_with_selection", &decode_with_selection_by<decode_with_selection>);
+}
+TORCH_LIBRARY_IMPL(gsa, Meta, m) {
+  m.impl("decode", &decode_by<decode_fake>);
+  m.impl("decode_with_selection", &decode_with_selection_by<decode_with_selection_fake>);
+}
+TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
+  m.impl("decode", not_differentiable());
+  m.impl("decode_with_selection", not_differentiable());
+}
 
 }  // namespace gsa::binding
 
@@ -307,7 +413,31 @@ Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<Ind
       sparse ? cache.index_k : OptTensor(), sparse ? OptTensor(indexer->w) : OptTensor(),
       sparse ? indexer->bias : OptTensor(), gate, cache.max_length, scale, sparse ? indexer->scale : 1,
       sparse ? indexer->form : "sigmoid", budget.mode, budget.base, budget.min, budget.max,
-      budget.mean_variance, sparse ? cache.index_k_scale : OptTensor());
+      budget.mean_variance, sparse ? cache.index_k_scale : OptTensor(), OptTensor(), OptTensor());
+  return {out, lse, k_t};
+}
+
+DecodedSelection decode_with_selection(const Tensor& q, const PagedCache& cache, const IndexerInputs& indexer,
+                                       const BudgetOptions& budget, const OptTensor& gate,
+                                       std::optional<double> scale) {
+  static const auto op = binding::find_operator<decltype(binding::decode_with_selection_by<nullptr>)>(
+      "gsa::decode_with_selection");
+  if (!cache.index_k) bad_argument("decode_with_selection", "index_k", "a tensor", "None");
+  auto [out, lse, k_t, selected] =
+      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths, indexer.q, *cache.index_k, indexer.w,
+              indexer.bias, gate, cache.max_length, scale, indexer.scale, indexer.form, budget.mode,
+              budget.base, budget.min, budget.max, budget.mean_variance, cache.index_k_scale);
+  return {{out, lse, k_t}, {selected, k_t}};
+}
+
+Decoded decode_selected(const Tensor& q, const PagedCache& cache, const SelectedPositions& selection,
+                        const OptTensor& gate, std::optional<double> scale) {
+  static const auto op = binding::find_operator<decltype(binding::decode_by<nullptr>)>("gsa::decode");
+  const BudgetOptions unused;
+  auto [out, lse, k_t] =
+      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths, OptTensor(), OptTensor(), OptTensor(),
+              OptTensor(), gate, cache.max_length, scale, 1, "sigmoid", unused.mode, unused.base, unused.min,
+              unused.max, OptTensor(), OptTensor(), OptTensor(selection.positions), OptTensor(selection.k_t));
   return {out, lse, k_t};
 }
 

@@ -114,6 +114,22 @@ struct Decoded {
 Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
                const BudgetOptions& budget, const OptTensor& gate = {}, std::optional<double> scale = {});
 
+// A selection that layers share: the one with an indexer makes it, the others attend by it.
+struct SelectedPositions {
+  Tensor positions;  // int32 [B, L, W]: ascending, then -1
+  Tensor k_t;        // int32 [B, L]: how many
+};
+struct DecodedSelection {
+  Decoded decoded;
+  SelectedPositions selection;  // W = min(max_length, budget.max)
+};
+DecodedSelection decode_with_selection(const Tensor& q, const PagedCache& cache, const IndexerInputs& indexer,
+                                       const BudgetOptions& budget, const OptTensor& gate = {},
+                                       std::optional<double> scale = {});
+// Of the cache, index_k is not used.
+Decoded decode_selected(const Tensor& q, const PagedCache& cache, const SelectedPositions& selection,
+                        const OptTensor& gate = {}, std::optional<double> scale = {});
+
 // Keys [..., d_I] as eight-bit numbers, for the cache: values int8 as keys, scale float32 [...].
 struct QuantizedKeys {
   Tensor values, scale;

@@ -14,6 +14,7 @@ namespace {
 using decoding::Case;
 using decoding::GateKind;
 using decoding::in_bytes;
+using decoding::Positions;
 using decoding::Result;
 
 const std::vector<Case> kCases = {
@@ -198,7 +199,64 @@ struct Problem {
     call.run([&](const cuda::Context& context) { cuda::decode(args, context, counted); });
     return result;
   }
+
+  std::int64_t sequences() const { return static_cast<std::int64_t>(c.lengths.size()); }
+
+  Result lead(Positions& to) const {
+    CudaCall call;
+    Result result;
+    DecodeArgs args = arguments(call, result, 0, sequences());
+    args.selected_width = to.width;
+    args.selected_out = call.array(to.at.data(), static_cast<std::int64_t>(to.at.size()));
+    call.run([&](const cuda::Context& context) { cuda::decode(args, context); });
+    return result;
+  }
+
+  DecodeArgs following(CudaCall& call, Result& result, const Positions& from) const {
+    DecodeArgs args = arguments(call, result, 0, sequences());
+    args.index_heads = 0;
+    args.index_q = args.index_w = {};
+    args.index_k = {};
+    args.index_bias = args.index_k_scale = nullptr;
+    args.selected_width = from.width;
+    args.selected = call.array(from.at.data(), static_cast<std::int64_t>(from.at.size()));
+    args.selected_k = call.array(from.k_t.data(), static_cast<std::int64_t>(from.k_t.size()));
+    return args;
+  }
+  Result follow(const Positions& from) const {
+    CudaCall call;
+    Result result;
+    const DecodeArgs args = following(call, result, from);
+    call.run([&](const cuda::Context& context) { cuda::decode(args, context); });
+    return result;
+  }
+
+  // attend with attention.mask, and the gate.
+  void expect_attention(const Result& result) const;
 };
+
+void Problem::expect_attention(const Result& result) const {
+  std::vector<double> exact, exact_lse;
+  std::vector<float> plain, plain_lse;
+  const auto gated = [&](auto& out, std::size_t n) {
+    using Real = typename std::decay_t<decltype(out)>::value_type;
+    if (c.gate == GateKind::none) return out;
+    const std::int64_t begin = static_cast<std::int64_t>(n) * c.queries;
+    return reference::gate(out, gate.values<Real>(begin, begin + c.queries));
+  };
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  for (std::size_t n = 0; n < c.lengths.size(); ++n) {
+    const auto e = reference::attend(attention.input<double>(n));
+    const auto p = reference::attend(attention.plain_input<float>(n));
+    append(exact, gated(e.out, n));
+    append(plain, gated(p.out, n));
+    append(exact_lse, e.lse);
+    append(plain_lse, p.lse);
+  }
+  EXPECT_TRUE(accurate(result.out, exact, plain, forward_tolerance(dtype, 2)));
+  EXPECT_TRUE(accurate(result.lse, exact_lse, plain_lse, forward_tolerance(DType::f32, 4)));
+  EXPECT_TRUE(result.out.gaps_intact());
+}
 
 Case small(const char* name) {
   return {name, {1500, 700, 65}, 2, 16, 4, 2, 64, 4, 64, {BudgetMode::inverse, 150, 8, 600, 0.01}};
@@ -221,26 +279,25 @@ TEST_P(Decode, AgreesWithSelectAndReference) {
     EXPECT_EQ(result.k_t, selection.k_t);
     problem.attention.mask = selection.mask;
   }
-  std::vector<double> exact, exact_lse;
-  std::vector<float> plain, plain_lse;
-  const auto gated = [&](auto& out, std::size_t n) {
-    using Real = typename std::decay_t<decltype(out)>::value_type;
-    if (what().gate == GateKind::none) return out;
-    const std::int64_t begin = static_cast<std::int64_t>(n) * what().queries;
-    return reference::gate(out, problem.gate.values<Real>(begin, begin + what().queries));
-  };
-  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-  for (std::size_t n = 0; n < what().lengths.size(); ++n) {
-    const auto e = reference::attend(problem.attention.input<double>(n));
-    const auto p = reference::attend(problem.attention.plain_input<float>(n));
-    append(exact, gated(e.out, n));
-    append(plain, gated(p.out, n));
-    append(exact_lse, e.lse);
-    append(plain_lse, p.lse);
+  problem.expect_attention(result);
+}
+
+// A layer that shares the selection of another one: with what that one has it gives the same bits, and it attends to
+// what it is given, whoever chose it.
+TEST_P(Decode, Followers) {
+  Problem problem(dtype(), what());
+  if (what().index_heads > 0) decoding::expect_followers_to_have_the_bits_of_their_leader(problem);
+  const Positions given = decoding::every_third(what());
+  problem.attention.dense = false;
+  problem.attention.mask = MaskWords(problem.attention.batch);
+  for (std::int64_t row = 0; row < decoding::rows_of(what()); ++row) {
+    for (std::int64_t j = 0; j < given.k_t[static_cast<std::size_t>(row)]; ++j) {
+      problem.attention.mask.set(row, given.at[static_cast<std::size_t>(row * given.width + j)], true);
+    }
   }
-  EXPECT_TRUE(accurate(result.out, exact, plain, forward_tolerance(dtype(), 2)));
-  EXPECT_TRUE(accurate(result.lse, exact_lse, plain_lse, forward_tolerance(DType::f32, 4)));
-  EXPECT_TRUE(result.out.gaps_intact());
+  const Result result = problem.follow(given);
+  EXPECT_EQ(result.k_t, given.k_t);
+  problem.expect_attention(result);
 }
 
 TEST_P(Decode, NeitherNeighboursNorTheBoundMatter) {
@@ -317,6 +374,52 @@ TEST(DecodeRules, GraphHoldsForOtherLengths) {
       direct.lengths = lengths;
       EXPECT_TRUE(same(replayed, direct.run()));
     }
+  }
+}
+
+// A leader and its follower in one graph, replayed with other lengths: the follower reads what the leader has
+// written in the same replay.
+TEST(DecodeRules, AGraphOfAGroupHoldsForOtherLengths) {
+  const Problem problem(DType::bf16, small("group_graph"));
+  const std::int64_t width = std::min(problem.max_length, problem.c.budget.max);
+  for (const std::vector<std::int32_t>& lengths :
+       {std::vector<std::int32_t>{1400, 3, 64}, {2, 700, 0}, {1500, 650, 65}}) {
+    CudaCall call;
+    Result leader, follower;
+    Positions positions(rows_of(problem.c), width);
+    DecodeArgs leads = problem.arguments(call, leader, 0, 3);
+    leads.selected_width = width;
+    leads.selected_out = call.array(positions.at.data(), static_cast<std::int64_t>(positions.at.size()));
+    DecodeArgs follows = problem.following(call, follower, positions);
+    follows.selected = leads.selected_out;
+    follows.selected_k = leads.k_t;
+    follows.pages.length = leads.pages.length;
+    call.run([&](const cuda::Context& context) {
+      const cudaStream_t stream = cuda::stream_of(context.stream);
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+      cuda::decode(leads, context);
+      cuda::decode(follows, context);
+      cuda::check(cudaStreamEndCapture(stream, &graph), "capture");
+      cuda::check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+      cuda::check(cudaGraphLaunch(executable, stream), "launch");
+      std::int32_t* const there = const_cast<std::int32_t*>(leads.pages.length);
+      const auto upload = [&](const std::vector<std::int32_t>& values) {
+        cuda::check(cudaMemcpyAsync(there, values.data(), 12, cudaMemcpyHostToDevice, stream), "upload");
+      };
+      upload(lengths);
+      cuda::check(cudaGraphLaunch(executable, stream), "launch");
+      upload(problem.lengths);  // inputs are checked to be as they were
+      cuda::check(cudaStreamSynchronize(stream), "graph");
+      cuda::check(cudaGraphExecDestroy(executable), "destroy");
+      cuda::check(cudaGraphDestroy(graph), "destroy");
+    });
+    Problem direct = problem;
+    direct.lengths = lengths;
+    const Result expected = direct.run();
+    EXPECT_TRUE(same(leader, expected));
+    EXPECT_TRUE(same(follower, expected));
   }
 }
 
@@ -482,6 +585,15 @@ TEST(DecodeRules, RefusesWhatCannotBe) {
   EXPECT_TRUE(complains("budget.min", [](DecodeArgs& a) { a.budget.min = 9999; }));
   EXPECT_TRUE(complains("q", [](DecodeArgs& a) { a.q.data = nullptr; }));
   EXPECT_TRUE(complains("out", [](DecodeArgs& a) { a.out.data = nullptr; }));
+  std::vector<std::int32_t> positions(6 * 600);
+  EXPECT_TRUE(complains("selected_width", [&](DecodeArgs& a) {
+    a.selected_out = positions.data();
+    a.selected_width = 599;
+  }));
+  EXPECT_TRUE(complains("selected", [&](DecodeArgs& a) {
+    a.selected = positions.data();
+    a.selected_width = 600;
+  }));
 }
 
 }  // namespace

@@ -48,6 +48,67 @@ inline ::testing::AssertionResult same(const Result& a, const Result& b) {
   return out ? same_bits(a.lse, b.lse) : out;
 }
 
+// A selection that one layer's call writes and another's reads.
+struct Positions {
+  std::int64_t width = 0;
+  std::vector<std::int32_t> at;   // [rows, width]
+  std::vector<std::int32_t> k_t;  // [rows]
+
+  Positions() = default;
+  Positions(std::int64_t rows, std::int64_t size)
+      : width(size), at(static_cast<std::size_t>(rows * size), -7), k_t(static_cast<std::size_t>(rows), -7) {}
+};
+
+// The position of the query of a row; negative: it has none.
+inline std::int64_t position_of(const Case& c, std::int64_t row) {
+  return c.lengths[static_cast<std::size_t>(row / c.queries)] - c.queries + row % c.queries;
+}
+
+inline std::int64_t rows_of(const Case& c) { return c.queries * static_cast<std::int64_t>(c.lengths.size()); }
+
+// k_t positions that the query sees, ascending, then -1.
+inline ::testing::AssertionResult is_a_list(const Positions& positions, const Case& c) {
+  for (std::int64_t row = 0; row < rows_of(c); ++row) {
+    const std::int32_t* const at = positions.at.data() + row * positions.width;
+    const std::int64_t k_t = positions.k_t[static_cast<std::size_t>(row)];
+    for (std::int64_t j = 0; j < positions.width; ++j) {
+      const bool good =
+          j >= k_t ? at[j] == -1 : at[j] > (j == 0 ? -1 : at[j - 1]) && at[j] <= position_of(c, row);
+      if (!good) return ::testing::AssertionFailure() << "row " << row << ", entry " << j << ": " << at[j];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// The bodies of tests that both devices run. A Problem has run(); lead(to), which is run() and writes positions;
+// follow(from), which has no indexer and reads them.
+
+template <typename Problem>
+void expect_followers_to_have_the_bits_of_their_leader(const Problem& problem) {
+  const Result alone = problem.run();
+  // Wider than any list: the stride is the caller's.
+  Positions positions(rows_of(problem.c), std::min(problem.max_length, problem.c.budget.max) + 3);
+  Result leader = problem.lead(positions);
+  EXPECT_TRUE(same(leader, alone));
+  positions.k_t = leader.k_t;
+  EXPECT_TRUE(is_a_list(positions, problem.c));
+  EXPECT_TRUE(same(problem.follow(positions), alone));
+}
+
+// Positions that no indexer has chosen: every third, and for one row none at all.
+inline Positions every_third(const Case& c) {
+  const std::int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
+  Positions positions(rows_of(c), longest / 3 + 1);
+  for (std::int64_t row = 0; row < rows_of(c); ++row) {
+    std::int32_t count = 0;
+    for (std::int64_t s = row % 3; s <= position_of(c, row) && row != 1; s += 3) {
+      positions.at[static_cast<std::size_t>(row * positions.width + count++)] = static_cast<std::int32_t>(s);
+    }
+    positions.k_t[static_cast<std::size_t>(row)] = count;
+  }
+  return positions;
+}
+
 // Of a case's sequences, [sequences, blocks]: `pages` pages, at least as many as are needed, in random order.
 // Entries beyond a length point where nobody may look.
 inline std::vector<std::int32_t> random_table(const Case& c, std::int64_t pages, std::int64_t blocks,

@@ -28,6 +28,17 @@ TEST(DecodePlan, ListsAreSplitByKeysAlone) {
   EXPECT_EQ(choose_decode(facts).pick_blocks, 1);
 }
 
+// A layer that takes another one's selection has the splits of that one, and nobody selects.
+TEST(DecodePlan, FollowersHaveTheSplitsOfTheirLeader) {
+  DecodeFacts facts = usual();
+  facts.shared = true;
+  const DecodeConfig config = choose_decode(facts);
+  EXPECT_EQ(config.keys, 2048);
+  EXPECT_EQ(config.splits, choose_decode(usual()).splits);
+  EXPECT_EQ(config.pick_blocks, 0);
+  EXPECT_EQ(to_string(config), "up to 16 splits of 128 keys at given positions, heads as 128");
+}
+
 // Short rows want many splits, long ones few: the maximum is not that of the longest row.
 TEST(DecodePlan, DenseRowsOfEveryLengthHaveRoom) {
   for (const std::int64_t longest : {1, 256, 16384, 16385, 65536, 65537, 131072}) {

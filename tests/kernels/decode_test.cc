@@ -16,6 +16,7 @@ namespace {
 using decoding::Case;
 using decoding::GateKind;
 using decoding::in_bytes;
+using decoding::Positions;
 using decoding::Result;
 
 constexpr Budget kFixed = {BudgetMode::fixed, 40, 8, 300};
@@ -163,6 +164,32 @@ struct Problem {
     return result;
   }
 
+  Result lead(Positions& to) const {
+    Result result = blank();
+    DecodeArgs a = arguments(result);
+    a.selected_width = to.width;
+    a.selected_out = to.at.data();
+    gsa::decode(a, ThreadParallel(3));
+    return result;
+  }
+
+  DecodeArgs following(Result& result, const Positions& from) const {
+    DecodeArgs a = arguments(result);
+    a.index_heads = 0;
+    a.index_q = a.index_w = {};
+    a.index_k = {};
+    a.index_bias = a.index_k_scale = nullptr;
+    a.selected_width = from.width;
+    a.selected = from.at.data();
+    a.selected_k = from.k_t.data();
+    return a;
+  }
+  Result follow(const Positions& from) const {
+    Result result = blank();
+    gsa::decode(following(result, from), ThreadParallel(2));
+    return result;
+  }
+
   // Queries first .. first + count - 1 of each sequence's last c.queries, by one call.
   void run_part(std::int64_t first, std::int64_t count, Result& result, const Parallel& parallel) const {
     ASSERT_EQ(c.lengths.size(), 1u);
@@ -209,8 +236,8 @@ struct Problem {
     return x;
   }
 
-  // select, attend and gate, one sequence after another, on contiguous keys.
-  Result expected() const {
+  // select (or the positions that are given), attend and gate, one sequence after another, on contiguous keys.
+  Result expected(const Positions* given = nullptr) const {
     Result result = blank();
     for (std::size_t n = 0; n < c.lengths.size(); ++n) {
       const reference::Span& span = batch.spans[n];
@@ -218,12 +245,12 @@ struct Problem {
       for (std::int64_t row = static_cast<std::int64_t>(n) * c.queries; row < first; ++row) {
         result.k_t[static_cast<std::size_t>(row)] = 0;
       }
-      if (span.queries > 0) expect_sequence(n, first, result);
+      if (span.queries > 0) expect_sequence(n, first, result, given);
     }
     return result;
   }
 
-  void expect_sequence(std::size_t n, std::int64_t row, Result& result) const {
+  void expect_sequence(std::size_t n, std::int64_t row, Result& result, const Positions* given) const {
     const reference::Span& span = batch.spans[n];
     const std::vector<std::int64_t> q_begin = {0, span.queries}, k_begin = {0, span.keys};
     const Sequences sequence = {1, q_begin.data(), k_begin.data(), nullptr};
@@ -231,7 +258,15 @@ struct Problem {
     Batch alone;
     alone.spans = {span};
     MaskWords mask(alone);
-    if (c.index_heads > 0) {
+    if (given != nullptr) {
+      for (std::int64_t i = 0; i < span.queries; ++i) {
+        const std::int32_t count = given->k_t[static_cast<std::size_t>(row + i)];
+        for (std::int64_t j = 0; j < count; ++j) {
+          mask.set(i, given->at[static_cast<std::size_t>((row + i) * given->width + j)], true);
+        }
+        result.k_t[static_cast<std::size_t>(row + i)] = count;
+      }
+    } else if (c.index_heads > 0) {
       const IndexerProblem real = dequantised(first_key, span.keys, row, span.queries);
       Indexer indexer = {.heads = c.index_heads,
                          .head_size = c.index_size,
@@ -258,7 +293,7 @@ struct Problem {
             .q = from_row(q, row),
             .k = from_row(k, first_key),
             .v = from_row(v, first_key),
-            .mask = c.index_heads > 0 ? ConstMask(mask.view()) : ConstMask(),
+            .mask = c.index_heads > 0 || given != nullptr ? ConstMask(mask.view()) : ConstMask(),
             .sequences = sequence,
             .out = out,
             .lse = static_cast<char*>(result.lse.data()) +
@@ -291,6 +326,15 @@ INSTANTIATE_TEST_SUITE_P(All, DecodeCpu,
                                                               DType::f64),
                                             ::testing::ValuesIn(kCases)),
                          case_name<Case>);
+
+// A layer that shares the selection of another one: with what that one has it gives the same bits, and it attends to
+// what it is given, whoever chose it.
+TEST_P(DecodeCpu, Followers) {
+  const Problem problem(std::get<0>(GetParam()), std::get<1>(GetParam()));
+  if (problem.c.index_heads > 0) decoding::expect_followers_to_have_the_bits_of_their_leader(problem);
+  const Positions given = every_third(problem.c);
+  EXPECT_TRUE(same(problem.follow(given), problem.expected(&given)));
+}
 
 // A prompt in chunks of any size, down to one token at a time, is the prompt at once.
 TEST(DecodeCpuRules, ChunksDoNotMatter) {
@@ -393,6 +437,34 @@ TEST(DecodeCpuRules, RefusesWhatCannotBe) {
   EXPECT_TRUE(complains("index_k", [](DecodeArgs& a) { a.index_k.data = nullptr; }));
   EXPECT_TRUE(complains("budget.min", [](DecodeArgs& a) { a.budget.min = 9999; }));
 
+  Positions positions(4, 300);
+  const auto leads = [&](DecodeArgs& a, std::int64_t width) {
+    a.selected_out = positions.at.data();
+    a.selected_width = width;
+  };
+  EXPECT_TRUE(complains("selected_width", [&](DecodeArgs& a) { leads(a, 99); }));
+  EXPECT_TRUE(complains("selected_out", [&](DecodeArgs& a) {
+    leads(a, 100);
+    a.index_heads = 0;
+  }));
+  const Positions good = every_third(c);
+  const auto follows = [&](const char* argument, const std::function<void(DecodeArgs&, Positions&)>& spoil) {
+    Result result = problem.blank();
+    Positions given = good;
+    DecodeArgs args = problem.following(result, given);
+    spoil(args, given);
+    return refuses("decode", argument, [&] { gsa::decode(args, serial()); });
+  };
+  EXPECT_TRUE(follows("selected", [](DecodeArgs& a, Positions&) { a.index_heads = 2; }));
+  EXPECT_TRUE(follows("selected_k", [](DecodeArgs& a, Positions&) { a.selected_k = nullptr; }));
+  EXPECT_TRUE(follows("selected_k", [](DecodeArgs&, Positions& p) { p.k_t[0] = -1; }));
+  EXPECT_TRUE(follows("selected_k", [](DecodeArgs&, Positions& p) { p.k_t[0] = 35; }));
+  EXPECT_TRUE(follows("selected_width", [](DecodeArgs& a, Positions&) { a.selected_width = 0; }));
+  EXPECT_TRUE(follows("selected", [](DecodeArgs&, Positions& p) { p.at[0] = -1; }));
+  EXPECT_TRUE(follows("selected", [](DecodeArgs&, Positions& p) { p.at[5] = p.at[4]; }));
+  EXPECT_TRUE(follows("selected", [](DecodeArgs&, Positions& p) {
+    p.at[static_cast<std::size_t>(p.k_t[0] - 1)] = 99;  // the first query stands at 98
+  }));
   const std::vector<std::int64_t> begin = {0, 2}, keys = {0, 100};
   AttendArgs attention = {.shape = {DType::f32, c.heads, c.kv_heads, c.size, 1},
                           .q = problem.q.rows(),

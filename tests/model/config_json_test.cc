@@ -216,6 +216,38 @@ TEST(ConfigJson, FamiliesComeAndGoAsThemselves) {
   EXPECT_EQ(system_of(parse_config(json.dump()).config.attention), System::standard);
 }
 
+TEST(ConfigJson, LayersWithAnIndexerAreNamedWhereSomeHaveNone) {
+  ModelConfig config = ModelConfig::preset("tiny");  // 4 layers
+  const std::string every = config_to_json({config, DType::f32});
+  EXPECT_FALSE(Json::parse(every).contains("index_layers"));
+  config.index_layers = {0, 1, 2, 3};
+  EXPECT_EQ(config_to_json({config, DType::f32}), every);
+
+  config.index_layers = {0, 2, 3};
+  Json json = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(json["index_layers"], Json::array({0, 2, 3}));
+  EXPECT_EQ(parse_config(json.dump()).config.index_layers, config.index_layers);
+  for (const Json& all : {Json(nullptr), Json::array({0, 1, 2, 3})}) {
+    json["index_layers"] = all;
+    EXPECT_TRUE(parse_config(json.dump()).config.index_layers.empty());
+  }
+  for (const Json& bad : {Json(2), Json("0,2"), Json::array(), Json::array({0, -1}), Json::array({0, 1.5}),
+                          Json::array({0, std::uint64_t{1} << 63}), Json::array({0, "2"})}) {
+    json["index_layers"] = bad;
+    expect_error([&] { parse_config(json.dump()); }, {"'index_layers'", "a list of layers"});
+  }
+  for (const Json& bad : {Json::array({1}), Json::array({0, 4}), Json::array({0, 2, 2})}) {
+    json["index_layers"] = bad;
+    expect_error([&] { parse_config(json.dump()); }, {"config.json", "'index_layers'", "the first 0"});
+  }
+  // Where nothing is selected, the key says nothing.
+  apply(config, System::gated_only);
+  Json dense = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_FALSE(dense.contains("index_layers"));
+  dense["index_layers"] = Json::array({0, 2});
+  expect_error([&] { parse_config(dense.dump()); }, {"index_layers"});
+}
+
 TEST(ConfigJson, AWindowInForceIsRefused) {
   const auto with = [](const char* type, const Json& keys) {
     Json json = Json::parse(kLlama2);  // 32 layers, 4096 positions

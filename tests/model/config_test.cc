@@ -124,6 +124,12 @@ INSTANTIATE_TEST_SUITE_P(
                     c.dense_below = 8;
                   },
                   "dense_below", "8"},
+        BadConfig{"shares_dense",
+                  [](auto& c) {
+                    c.sparse = false;
+                    c.shares_selection = true;
+                  },
+                  "shares_selection", "true"},
         BadConfig{"theta", [](auto& c) { c.rope.theta = 1; }, "rope.theta", "1"},
         BadConfig{"yarn_factor", [](auto& c) { c.rope.yarn.factor = 0.5; }, "rope.yarn.factor", "0.5"},
         BadConfig{"yarn_length", [](auto& c) { c.rope.yarn.original_length = 0; },

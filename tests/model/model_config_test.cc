@@ -157,6 +157,54 @@ TEST(Extension, KeepsTheTrainedLength) {
   expect_error([&] { extend(config, 0.5); }, {"factor", "0.5"});
 }
 
+TEST(IndexLayers, EveryNthLayer) {
+  using List = std::vector<std::int64_t>;
+  EXPECT_EQ(every_nth_layer(8, 1), List());
+  EXPECT_EQ(every_nth_layer(8, 3), (List{0, 3, 6}));
+  EXPECT_EQ(every_nth_layer(8, 4), (List{0, 4}));
+  EXPECT_EQ(every_nth_layer(8, 100), List{0});
+  EXPECT_EQ(every_nth_layer(1, 4), List());
+  expect_error([] { every_nth_layer(8, 0); }, {"index_every", "got 0"});
+}
+
+TEST(IndexLayers, EachLayerHasALeader) {
+  ModelConfig config = ModelConfig::preset("small");  // 8 layers
+  const std::string every = config.describe();
+  for (std::int64_t layer = 0; layer < 8; ++layer) {
+    EXPECT_TRUE(config.has_indexer(layer));
+    EXPECT_EQ(config.leader_of(layer), layer);
+    EXPECT_FALSE(config.attention_of(layer).shares_selection);
+  }
+  EXPECT_EQ(config.indexers(), 8);
+
+  set_index_layers(config, {0, 3, 4});
+  config.validate();
+  const std::int64_t leaders[] = {0, 0, 0, 3, 4, 4, 4, 4};
+  for (std::int64_t layer = 0; layer < 8; ++layer) {
+    EXPECT_EQ(config.leader_of(layer), leaders[layer]);
+    EXPECT_EQ(config.has_indexer(layer), leaders[layer] == layer);
+    const AttentionConfig attention = config.attention_of(layer);
+    EXPECT_EQ(attention.shares_selection, leaders[layer] != layer);
+    EXPECT_EQ(attention.has_indexer(), leaders[layer] == layer);
+    EXPECT_TRUE(attention.sparse);
+    EXPECT_NO_THROW(attention.validate());
+  }
+  EXPECT_EQ(config.indexers(), 3);
+  EXPECT_NE(config.describe().find("by 3 of 8 layers (0, 3, 4)"), std::string::npos) << config.describe();
+
+  set_index_layers(config, {0, 1, 2, 3, 4, 5, 6, 7});  // the same as saying nothing
+  EXPECT_TRUE(config.index_layers.empty());
+  EXPECT_EQ(config.describe(), every);
+
+  set_index_layers(config, {0, 4});
+  apply(config, System::gated_only);
+  EXPECT_TRUE(config.index_layers.empty());
+  EXPECT_FALSE(config.has_indexer(0));
+  EXPECT_FALSE(config.attention_of(3).shares_selection);
+  EXPECT_EQ(config.indexers(), 0);
+  EXPECT_NO_THROW(config.validate());
+}
+
 struct BadModel {
   const char* name;
   std::function<void(ModelConfig&)> damage;
@@ -182,6 +230,39 @@ INSTANTIATE_TEST_SUITE_P(
                       BadModel{"eps", [](auto& c) { c.rms_eps = 0; }, "rms_eps"},
                       BadModel{"bos", [](auto& c) { c.bos_id = c.vocab_size; }, "bos_id"},
                       BadModel{"eos", [](auto& c) { c.eos_ids = {-1}; }, "eos_ids"},
+                      BadModel{"index_first",
+                               [](auto& c) {
+                                 c.index_layers = {1, 2};
+                               },
+                               "index_layers"},
+                      BadModel{"index_negative",
+                               [](auto& c) {
+                                 c.index_layers = {-1, 0};
+                               },
+                               "index_layers"},
+                      BadModel{"index_order",
+                               [](auto& c) {
+                                 c.index_layers = {0, 2, 1};
+                               },
+                               "index_layers"},
+                      BadModel{"index_twice",
+                               [](auto& c) {
+                                 c.index_layers = {0, 2, 2};
+                               },
+                               "index_layers"},
+                      BadModel{"index_beyond",
+                               [](auto& c) {
+                                 c.index_layers = {0, 4};
+                               },
+                               "index_layers"},
+                      BadModel{"index_dense",
+                               [](auto& c) {
+                                 apply(c, System::gated_only);
+                                 c.index_layers = {0};
+                               },
+                               "index_layers"},
+                      BadModel{"shares", [](auto& c) { c.attention.shares_selection = true; },
+                               "attention.shares_selection"},
                       BadModel{"attention", [](auto& c) { c.attention.heads = 0; }, "heads"},
                       BadModel{"sum",
                                [](auto& c) {

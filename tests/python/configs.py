@@ -18,10 +18,10 @@ def attention(system="gsa", **changes):
     return config
 
 
-def model(system="gsa", extend=1, tied=False, layers=3, **changes):
+def model(system="gsa", extend=1, tied=False, layers=3, index_layers=(), **changes):
     return gsa.ModelConfig(
         vocab_size=131, layers=layers, intermediate=88, max_positions=64, tie_embeddings=tied,
-        attention=attention(system, **changes),
+        attention=attention(system, **changes), index_layers=list(index_layers),
     ).extend(extend)  # fmt: skip
 
 
@@ -55,4 +55,7 @@ CASES = {
     "yarn-untruncated": dict(extend=4, rope__yarn__truncate=False),
     "dense-below": dict(dense_below=90),
     "dense-below-all": dict(dense_below=1000),
+    "shared": dict(layers=4, index_layers=[0, 2]),
+    "shared-relu": dict(layers=4, index_layers=[0, 1], indexer__form="relu"),
+    "shared-dense-below": dict(index_layers=[0], dense_below=90),
 }

@@ -33,12 +33,14 @@ def generate():
     return made.generate(x, attention_mask=mask, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0).size(1) == LENGTH + 3
 
 
-CONFIG = model(layers=1, d_model=32, heads=2, kv_heads=1, indexer__heads=1, budget__base=64, budget__max=64)
+SHARED = dict(layers=2, index_layers=[0]) if sys.argv[2] == "shared" else dict(layers=1)
+CONFIG = model(**SHARED, d_model=32, heads=2, kv_heads=1, indexer__heads=1, budget__base=64, budget__max=64)
 CONFIG.max_positions = 2 * LENGTH
 gsa.huggingface  # which takes memory of its own, once
 gsa.save_model(gsa.GatedSparseForCausalLM(CONFIG), sys.argv[1])
 PASSES = {
     "selected": train,
+    "shared": train,
     "all": partial(train, kl_support="all", kl_sample=gsa.KlSample(1 / 64, 0)),
     "generate": generate,
 }

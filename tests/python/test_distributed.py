@@ -39,6 +39,9 @@ SHARDED = {  # case of configs.py, type, whether activations are computed again,
     "all-dense": ("dense-below-all", torch.float64, False, dict(want_kl=True)),
     "warmup": ("gsa", torch.float64, False, dict(phase="warmup", want_kl=True)),
     "gated-only": ("gated-only", torch.float64, False, dict()),
+    "shared": ("shared", torch.float64, True, dict(want_kl=True)),
+    "shared-all-keys": ("shared-relu", torch.float64, False, dict(want_kl=True, kl_support="all")),
+    "shared-dense-below": ("shared-dense-below", torch.float64, False, dict(want_kl=True)),
 }
 
 
@@ -171,6 +174,19 @@ def test_bf16_with_fp32_masters(train, by_two, tmp_path):
     for ours, theirs in zip(reports, by_two[1], strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.02) and ours["loss"] != theirs["loss"]
     assert gsa.load_model(tmp_path / "model").output_weight().dtype == torch.float32
+
+
+def test_blocks_that_share_a_selection_are_sharded_like_others(train, tmp_path):
+    runs = []
+    for ranks in (1, 2):
+        options = ("--precision", "fp32", "--index-every", 2, *(("--checkpoint-activations",) if ranks == 2 else ()))
+        runs.append(train(ranks, tmp_path / str(ranks), *options))
+    one, two = runs
+    assert one[-1]["loss"] < one[0]["loss"] - 1 and 0 < one[-1]["kl"] < one[2]["kl"]
+    for ours, theirs in zip(two, one, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["kl"] == pytest.approx(theirs["kl"], rel=1e-4)
+    assert gsa.load_model(tmp_path / "2/model").config.index_layers == [0, 2]
 
 
 def test_second_derivatives_through_a_gather_are_refused(tmp_path):

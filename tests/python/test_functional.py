@@ -36,7 +36,8 @@ def same(ours, theirs):
 
 
 def test_every_operator_has_a_documented_function():
-    known = {"sparse_attend": "sparse_attention", "sparse_attend_with_mask": "sparse_attention"}
+    known = {"sparse_attend": "sparse_attention", "sparse_attend_with_mask": "sparse_attention",
+             "decode_with_selection": "decode"}  # fmt: skip
     names = {known.get(name, name) for name in operators() if not name.endswith("_backward") and name != "few_linear"}
     assert names | {"attend_backward", "built_with_cuda"} == {n for n in F.__all__ if n[0].islower()}
     for name in F.__all__:
@@ -93,6 +94,16 @@ def test_decode_is_attention_over_pages(p):
     whole = F.sparse_attention(*p.attention(), indexer(p), BUDGET)
     same(decoded.out, F.gate(whole.out[:, -3:].contiguous(), z))
     same(decoded.k_t, whole.k_t[:, -3:].contiguous())
+    shared = F.decode(p.q[:, -3:], cache, p.index_q[:, -3:], p.index_w[:, -3:], p.index_bias, index_scale=0.3,
+                      budget=BUDGET, gate=z, return_selected=True)  # fmt: skip
+    same(shared.out, decoded.out)
+    mask = (F.select(indexer(p), BUDGET).mask[:, -3:].unsqueeze(-1) >> torch.arange(32) & 1).flatten(2)
+    assert shared.selected.positions[..., :5].sort(-1).values.tolist() == mask.nonzero()[:, 2].view(2, 3, 5).tolist()
+    again = F.decode(p.q[:, -3:], cache, selected=shared.selected, gate=z)
+    same(again, list(vars(decoded).values())[:3])
+    for options in (dict(selected=shared.selected, return_selected=True), dict(return_selected=True)):
+        with pytest.raises(ValueError, match="argument '(selected|return_selected)'"):
+            F.decode(p.q[:, -3:], cache, **options)
     keys = F.quantize_index_keys(cache.index_k)
     assert (keys.values * keys.scale.unsqueeze(-1) - cache.index_k).abs().max() < 0.02
 

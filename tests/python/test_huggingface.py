@@ -16,7 +16,8 @@ hf = gsa.huggingface
 from safetensors.torch import load_file, save_file  # noqa: E402, transformers needs it too
 
 GENERATED = ["sparse-only", "gated-only", "gsa", "gsa-tied-yarn", "relu", "headwise", "half-rotated", "dense-below",
-             "biases", "query-key-norms", "llama3"]  # fmt: skip
+             "biases", "query-key-norms", "llama3", "shared", "shared-relu", "shared-dense-below"]  # fmt: skip
+SELECTED = pytest.mark.parametrize("case", ["gsa", "shared"])
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_the_running_mean_stays_float64(dtype, folder):
         assert buffer.dtype == torch.float64 and buffer.item() == exact
 
 
-@pytest.mark.parametrize("case", ["gsa-tied-yarn", "gated-only", "gsa-attention-factor", "biases-and-norms", "llama3"])
+@pytest.mark.parametrize("case", ["gsa-tied-yarn", "gated-only", "gsa-attention-factor", "biases-and-norms", "llama3", "shared"])
 def test_save_pretrained_and_back(case, folder, probe, tmp_path):
     loaded = load(folder(case))
     again = tmp_path / "again"
@@ -154,8 +155,9 @@ def test_a_cache_gives_the_logits_of_the_whole(case, folder):
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
 @pytest.mark.parametrize("use_cache", [False, True])
-def test_padding_changes_nothing(side, use_cache, folder):
-    loaded, x = load(folder("dense-below"), dtype=torch.float64), random_tokens(3, 120)
+@pytest.mark.parametrize("case", ["dense-below", "shared-dense-below"])
+def test_padding_changes_nothing(case, side, use_cache, folder):
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(3, 120)
     mask = torch.ones_like(x)
     if side != "right":
         mask[0, :30], mask[1, :7] = 0, 0
@@ -170,7 +172,7 @@ def test_padding_changes_nothing(side, use_cache, folder):
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("case", ["gsa", "dense-below", "gated-only"])
+@pytest.mark.parametrize("case", ["gsa", "dense-below", "gated-only", "shared", "shared-dense-below"])
 def test_generation_of_a_padded_batch(case, folder):
     loaded = load(folder(case), dtype=torch.float64)
     x, lengths = random_tokens(3, 85), [85, 60, 3]
@@ -202,8 +204,9 @@ def test_sampling(folder):
     assert not torch.equal(found, sample(2))
 
 
-def test_generation_goes_on_from_a_cache(folder):
-    loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens(2, 30)
+@SELECTED
+def test_generation_goes_on_from_a_cache(case, folder):
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(2, 30)
     options = dict(min_new_tokens=5, max_new_tokens=5, do_sample=False, pad_token_id=0)
     whole = loaded.generate(x, attention_mask=torch.ones_like(x), **options)
     cache = hf.GatedSparseCache()
@@ -218,9 +221,10 @@ def test_generation_goes_on_from_a_cache(folder):
     assert torch.equal(found, loaded.generate(longer, attention_mask=mask, **options))
 
 
-def test_prompt_lookup_gives_the_greedy_text(folder):
+@SELECTED
+def test_prompt_lookup_gives_the_greedy_text(case, folder):
     """Guesses are dropped by cropping the cache."""
-    loaded = load(folder("gsa"), dtype=torch.float64)
+    loaded = load(folder(case), dtype=torch.float64)
     x = random_tokens(1, 12).repeat(1, 3)
     options = dict(attention_mask=torch.ones_like(x), min_new_tokens=16, max_new_tokens=16, do_sample=False, pad_token_id=0)
     crops = []
@@ -232,8 +236,9 @@ def test_prompt_lookup_gives_the_greedy_text(folder):
     assert crops
 
 
-def test_beam_search(folder):
-    loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens(2, 20)
+@SELECTED
+def test_beam_search(case, folder):
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(2, 20)
     mask = torch.ones_like(x)
     mask[0, :6] = 0
     options = dict(attention_mask=mask, num_beams=3, max_new_tokens=8, do_sample=False, pad_token_id=0)
@@ -246,8 +251,9 @@ def test_beam_search(folder):
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["graph", "reentrant"])
-def test_training_with_and_without_gradient_checkpointing(reentrant, folder):
-    plain, x = load(folder("gsa")).train(), random_tokens()
+@pytest.mark.parametrize("case", ["gsa", "shared", "shared-relu"])
+def test_training_with_and_without_gradient_checkpointing(case, reentrant, folder):
+    plain, x = load(folder(case)).train(), random_tokens()
     mask = torch.ones_like(x)
     mask[0, :9] = 0
     again = copy.deepcopy(plain)
@@ -267,8 +273,9 @@ def test_training_with_and_without_gradient_checkpointing(reentrant, folder):
         assert torch.equal(a, b) and a != 0.02
 
 
-def test_gradients_in_evaluation_mode_do_not_ask_for_the_cache(folder):
-    loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens()
+@SELECTED
+def test_gradients_in_evaluation_mode_do_not_ask_for_the_cache(case, folder):
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens()
     gradients = []
     for options in (dict(use_cache=False), dict(use_cache=True)):
         loaded.zero_grad()
@@ -338,8 +345,9 @@ def test_shares_of_a_step_add_up_to_its_mean(folder):
         loaded(x, num_items_in_batch=3)
 
 
-def test_autocast(folder):
-    path, x = folder("gsa"), random_tokens(2, 40)
+@SELECTED
+def test_autocast(case, folder):
+    path, x = folder(case), random_tokens(2, 40)
     loaded, package = load(path), gsa.load_model(path).eval()
     with torch.autocast("cpu", torch.bfloat16):
         with torch.no_grad():
@@ -352,11 +360,12 @@ def test_autocast(folder):
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in loaded.parameters())
 
 
-def test_pickle_and_state_dict_both_ways(folder):
-    path, x = folder("gsa"), random_tokens()
+@SELECTED
+def test_pickle_and_state_dict_both_ways(case, folder):
+    path, x = folder(case), random_tokens()
     loaded, package = load(path), gsa.load_model(path)
     torch.nn.init.normal_(loaded.model.norm.weight)
-    loaded.model.layers[1].self_attn.indexer.mean_variance.fill_(0.03)
+    loaded.model.layers[0].self_attn.indexer.mean_variance.fill_(0.03)
     package.load_state_dict(loaded.state_dict())
     other = hf.GatedSparseAttentionForCausalLM(loaded.config)
     other.load_state_dict(package.state_dict())
@@ -373,9 +382,10 @@ def test_pickle_and_state_dict_both_ways(folder):
         assert torch.equal(*(loaded(x[:, -1:], past_key_values=c).logits for c in (cache, copied)))
 
 
-def test_training_compiles(folder):
+@SELECTED
+def test_training_compiles(case, folder):
     """As one graph, once: the running mean that a step moves is an input of the next."""
-    loaded, x = load(folder("gsa")).train(), random_tokens()
+    loaded, x = load(folder(case)).train(), random_tokens()
     twin = copy.deepcopy(loaded)
     torch._dynamo.reset()
     step = lambda model, x: model.model(x, want_kl=True).indexer_loss
@@ -387,8 +397,9 @@ def test_training_compiles(folder):
         assert torch.equal(a, b) and a != 0.02 and torch.equal(loaded.state_dict()[name], a), name
 
 
-def test_the_cache_is_cut_and_repeated(folder):
-    loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens(2, 40)
+@SELECTED
+def test_the_cache_is_cut_and_repeated(case, folder):
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(2, 40)
     cache = hf.GatedSparseCache()
     with torch.no_grad():
         loaded(x, past_key_values=cache)
@@ -403,6 +414,25 @@ def test_the_cache_is_cut_and_repeated(folder):
         cache.crop(-41)
     with pytest.raises(ValueError, match="argument 'input_ids': expected 2 sequences"):
         loaded(x[:1], past_key_values=cache)
+
+
+def test_the_cache_holds_indexer_keys_of_layers_that_have_an_indexer(folder, monkeypatch):
+    """And these alone score, once a token."""
+    from gated_sparse_attention.huggingface import modeling
+
+    loaded, x, calls, decode = load(folder("shared")), random_tokens(2, 40), [], modeling.decode
+
+    def counted(q, pages, index_q=None, *args, **options):
+        calls.append((index_q is not None, pages.index_k is not None, options.get("selected") is not None))
+        return decode(q, pages, index_q, *args, **options)
+
+    monkeypatch.setattr(modeling, "decode", counted)
+    cache = hf.GatedSparseCache()
+    with torch.no_grad():
+        loaded(x[:, :39], past_key_values=cache)
+        loaded(x[:, 39:], past_key_values=cache)
+    assert [pages.index_k is not None for pages in cache.pages] == [True, False, True, False]
+    assert calls == [(True, True, False), (False, False, True)] * 2
 
 
 @pytest.mark.parametrize("name", ["model.layers.1", "model.layers.1.self_attn", "model.layers.1.mlp"])

@@ -10,7 +10,7 @@ from conftest import ROOT
 pytest.importorskip("transformers", minversion="5.11", reason="transformers 5.11 or newer is needed")
 
 
-@pytest.mark.parametrize("name", ["selected", "all", "generate"])
+@pytest.mark.parametrize("name", ["selected", "shared", "all", "generate"])
 def test_memory_at_32k_tokens(name, tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / "tests/python/memory_worker.py", tmp_path, name], text=True, capture_output=True,

@@ -24,7 +24,7 @@ def tokens(batch=2, length=LENGTH, vocabulary=131):
 
 def make(case, dtype=torch.float32, **changes):
     """A model whose norms and running means are not the start's."""
-    made = gsa.GatedSparseForCausalLM(model(**CASES[case], **changes))
+    made = gsa.GatedSparseForCausalLM(model(**CASES[case] | changes))
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if "norm" in name:
@@ -65,8 +65,9 @@ def test_few_rows(probe, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_other_types(dtype, probe, tmp_path):
-    made, x = make("gsa", dtype), tokens()
+@pytest.mark.parametrize("case", ["gsa", "shared"])
+def test_other_types(case, dtype, probe, tmp_path):
+    made, x = make(case, dtype), tokens()
     gsa.save_model(made, tmp_path)
     logits, _ = of_the_program(probe, tmp_path, x)
     with torch.no_grad():
@@ -83,7 +84,7 @@ def test_another_rotation_would_show(probe, tmp_path):
         assert (of_the_program(probe, tmp_path, x)[0] - made(x)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("case", ["gsa", "standard-tied-yarn", "dense-below"])
+@pytest.mark.parametrize("case", ["gsa", "standard-tied-yarn", "dense-below", "shared"])
 def test_folders_come_back_as_they_went(case, tmp_path):
     made = make(case, torch.bfloat16)
     gsa.save_model(made, tmp_path)
@@ -114,11 +115,14 @@ def test_folders_of_the_program(trained, probe):
     (lambda v, s: v.update(hidden_act="gelu"), "'hidden_act' to be \"silu\""),
     (lambda v, s: v.update(model_type="mamba"), "'model_type'"),
     (lambda v, s: v.update(num_key_value_heads=3), "argument 'kv_heads'"),
+    (lambda v, s: v.update(index_layers=[0, 3]), "argument 'index_layers': expected layers in 0 .. 2, ascending"),
+    (lambda v, s: v.update(index_layers=[0]), r"'model.layers.1.self_attn.indexer.bias' not, got one more"),
     (lambda v, s: s.pop("model.norm.weight"), "'model.norm.weight'"),
     (lambda v, s: s.update(more=torch.zeros(1)), "'more'"),
     (lambda v, s: s.update({"model.norm.weight": torch.zeros(3)}), r"'model.norm.weight' of shape \[48\]"),
     (lambda v, s: s.update({"model.norm.weight": torch.zeros(48, dtype=torch.float16)}), "one floating-point type"),
-], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "lacks", "more", "shape", "mixed"])  # fmt: skip
+], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "indexers", "fewer-indexers", "lacks", "more",
+        "shape", "mixed"])  # fmt: skip
 def test_bad_folders_are_refused(change, message, tmp_path):
     gsa.save_model(make("gsa"), tmp_path)
     values, state = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")
@@ -150,8 +154,9 @@ def backward(made, x, **options):
     dict(), dict(phase="warmup"), dict(kl_support="all"), dict(kl_support="all", kl_sample=gsa.KlSample(0.5, 7)),
 ], ids=["sparse", "warmup", "all", "sample"])  # fmt: skip
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
-def test_checkpointing_changes_no_bit(options, autocast):
-    x, made = tokens(), make("gsa").train()
+@pytest.mark.parametrize("case", ["gsa", "shared", "shared-dense-below"])
+def test_checkpointing_changes_no_bit(case, options, autocast):
+    x, made = tokens(), make(case).train()
     twin = copy.deepcopy(made)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss, gradients, buffers = backward(made, x, **options)
@@ -164,8 +169,9 @@ def test_checkpointing_changes_no_bit(options, autocast):
     assert all(moved) if options.get("phase") != "warmup" else not any(moved)
 
 
-def test_packed_sequences_are_those_of_a_batch():
-    made, x = make("dense-below"), tokens(3)
+@pytest.mark.parametrize("case", ["dense-below", "shared-dense-below"])
+def test_packed_sequences_are_those_of_a_batch(case):
+    made, x = make(case), tokens(3)
     starts = torch.arange(4) * LENGTH
     with torch.no_grad():
         whole = made(x)
@@ -180,8 +186,9 @@ def test_packed_sequences_are_those_of_a_batch():
     (False, dict()), (False, dict(want_kl=True)), (True, dict(want_kl=True)), (True, dict(phase="warmup", want_kl=True)),
     (False, dict(want_kl=True, checkpoint_activations=True)),
 ], ids=["batch", "batch-kl", "packed-kl", "packed-warmup", "checkpointed"])  # fmt: skip
-def test_training_compiles_as_one_graph(packed, options):
-    x, made = tokens(), make("gsa", layers=1).train()
+@pytest.mark.parametrize("changes", [dict(layers=1), dict(layers=2, index_layers=[0])], ids=["one", "shared"])
+def test_training_compiles_as_one_graph(changes, packed, options):
+    x, made = tokens(), make("gsa", **changes).train()
     twin, layout = copy.deepcopy(made), {}
     inputs, targets = x[:, :-1].contiguous(), x[:, 1:].contiguous()
     if packed:
@@ -206,8 +213,9 @@ def test_training_compiles_as_one_graph(packed, options):
         assert torch.equal(ours, theirs), name
 
 
-def test_other_lengths_compile_as_one_graph():
-    made = make("gsa", layers=1)
+@pytest.mark.parametrize("changes", [dict(layers=1), dict(layers=2, index_layers=[0])], ids=["one", "shared"])
+def test_other_lengths_compile_as_one_graph(changes):
+    made = make("gsa", **changes)
     compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
     torch._dynamo.reset()
     with torch.no_grad():
@@ -231,8 +239,9 @@ def test_groups_of_parameters():
         made.set_learning("gates", True)
 
 
-def test_pickle_and_state_dict():
-    made, x = make("gsa").train(), tokens()
+@pytest.mark.parametrize("case", ["gsa", "shared"])
+def test_pickle_and_state_dict(case):
+    made, x = make(case).train(), tokens()
     backward(made, x)
     again = pickle.loads(pickle.dumps(made))
     other = gsa.GatedSparseForCausalLM(made.config)
@@ -242,8 +251,9 @@ def test_pickle_and_state_dict():
         assert torch.equal(made(x), other.eval()(x))
 
 
-def test_autocast_computes_in_bfloat16():
-    made, x = make("gsa"), tokens()
+@pytest.mark.parametrize("case", ["gsa", "shared"])
+def test_autocast_computes_in_bfloat16(case):
+    made, x = make(case), tokens()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         cast = made(x)
     with torch.no_grad():

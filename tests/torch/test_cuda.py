@@ -117,11 +117,15 @@ def test_graph_of_decode_replays_with_other_lengths():
     block_table = torch.randperm(pages)[: 2 * blocks].view(2, blocks).to(torch.int32)
     lengths = torch.tensor([100, 7], dtype=torch.int32)
 
-    def step():
-        return gsa.decode(
+    def step():  # of a layer with an indexer, and of one that shares its selection
+        *leader, selected = gsa.decode_with_selection(
             q, k, v, block_table, lengths, index_q, index_k, index_w, None, z,
             max_length=256, index_scale=0.125, budget="fixed", k_base=32, k_min=1, k_max=64,
         )  # fmt: skip
+        follower = gsa.decode(
+            z, v, k, block_table, lengths, max_length=256, selected=selected, selected_k=leader[2]
+        )
+        return *leader, selected, *follower
 
     step()
     torch.cuda.synchronize()

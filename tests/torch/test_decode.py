@@ -62,6 +62,21 @@ def decode(cache, x, sparse=True, **options):
     )
 
 
+def lead(cache, x, **options):
+    k, v, block_table, lengths, index_k = cache.arguments()
+    options = {**BUDGET, "gate": x["gate"], "max_length": cache.max_length, "index_scale": 0.2, **options}
+    indexer = x["index_q"], index_k, x["index_w"], x["index_bias"]
+    return gsa.decode_with_selection(x["q"], k, v, block_table, lengths, *indexer, **options)
+
+
+def follow(cache, x, selected, selected_k, **options):
+    options = {"gate": x["gate"], "max_length": cache.max_length, **options}
+    k, v, block_table, lengths, _ = cache.arguments()
+    return gsa.decode(
+        x["q"], k, v, block_table, lengths, selected=selected, selected_k=selected_k, **options
+    )
+
+
 def densely(cache, x, sequence, sparse=True, **options):
     """out, lse and k_t of one sequence by the three operators."""
     options = {**BUDGET, "gate": x["gate"], **options}
@@ -229,6 +244,88 @@ def test_interleaved_cache(dtype):
     cache.pages[:2] = both.unbind(2)
     for a, b in zip(decode(cache, x), before):
         assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
+def test_followers_have_the_bits_of_their_leader(dtype, queries):
+    """Positions that a call has selected, given to another call for the same keys; and for other keys."""
+    cache = Cache([300, 17, 1000, queries, 0, 64], dtype)
+    x = inputs(cache, queries)
+    alone = decode(cache, x)
+    *leader, selected = lead(cache, x)
+    for a, b in zip(leader, alone):
+        assert_same_bits(a, b)
+    assert selected.shape == (6, queries, 64) and selected.dtype == torch.int32
+    k_t = leader[2]
+    for row, count in zip(selected.flatten(0, 1).tolist(), k_t.flatten().tolist()):
+        assert row[:count] == sorted(set(row[:count])) and row[count:] == [-1] * (64 - count)
+    for a, b in zip(follow(cache, x, selected, k_t), alone):
+        assert_same_bits(a, b)
+
+    other = Cache(cache.lengths, dtype)  # another layer: its own queries and keys, the same pages
+    other.block_table, other.dense = cache.block_table, [tuple(-t for t in parts) for parts in cache.dense]
+    other.pages = [-t for t in cache.pages]
+    y = inputs(other, queries)
+    out, lse, counts = follow(other, y, selected, k_t)
+    assert_same_bits(counts, k_t)
+    for sequence, length in enumerate(cache.lengths):
+        if length == 0:
+            assert out[sequence].isnan().all()
+            continue
+        chosen = torch.zeros(1, queries, length, dtype=torch.bool)
+        for query in range(queries):
+            chosen[0, query, selected[sequence, query, : k_t[sequence, query]].long()] = True
+        k, v, _ = (t.unsqueeze(0) for t in other.dense[sequence])
+        expected, expected_lse = gsa.attend(y["q"][sequence : sequence + 1], k, v, gsa.pack_mask(chosen))
+        expected = gsa.gate(expected, y["gate"][sequence : sequence + 1])[0]
+        if out.is_cuda:
+            unit = torch.finfo(out.dtype).eps
+            torch.testing.assert_close(out[sequence], expected, rtol=2 * unit, atol=2 * unit)
+            torch.testing.assert_close(lse[sequence], expected_lse[0], rtol=1e-5, atol=1e-5)
+        else:
+            assert_same_bits(out[sequence], expected)
+            assert_same_bits(lse[sequence], expected_lse[0])
+
+
+@pytest.mark.parametrize("dtype", everywhere([torch.bfloat16]), indirect=True)
+def test_positions_may_be_anybodys(dtype):
+    """Strided, of any width; a query without one gets NaN."""
+    cache = Cache([130, 70], dtype)
+    x = inputs(cache, 1)
+    *leader, selected = lead(cache, x)
+    wide = torch.full((2, 1, 200), -1, dtype=torch.int32)
+    wide[..., ::2][..., :64] = selected
+    for a, b in zip(follow(cache, x, wide[..., ::2], leader[2]), leader):
+        assert_same_bits(a, b)
+    out, lse, k_t = follow(cache, x, selected, torch.tensor([[0], [5]], dtype=torch.int32))
+    assert out[0].isnan().all() and lse[0].isnan().all() and not out[1].isnan().any()
+    assert k_t.tolist() == [[0], [5]]
+
+
+def test_mistakes_of_followers_are_named():
+    cache = Cache([30, 20], torch.float32)
+    x = inputs(cache, 1)
+    k_t, selected = lead(cache, x)[2:]
+    follow(cache, x, selected, k_t)
+
+    def wrong(argument, selected, selected_k, **options):
+        with pytest.raises(RuntimeError, match=f"gsa::decode: argument '{argument}'"):
+            follow(cache, x, selected, selected_k, **options)
+
+    wrong("selected_k", selected, None)
+    wrong("selected_k", None, k_t)
+    wrong("selected_k", selected, k_t[:1])
+    wrong("selected_k", selected, k_t.long())
+    wrong("selected_k", selected, k_t + 40)
+    wrong("selected_k", selected, -k_t)
+    wrong("selected", selected.long(), k_t)
+    wrong("selected", selected[0], k_t)
+    wrong("selected", selected[..., :0], k_t)
+    wrong("selected", selected.flip(-1), k_t)
+    wrong("selected", selected + 30, k_t)
+    indexer = dict(index_q=x["index_q"], index_k=cache.pages[2], index_w=x["index_w"])
+    wrong("selected", selected, k_t, **indexer)
 
 
 def test_mistakes_are_named():

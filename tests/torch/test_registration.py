@@ -51,6 +51,13 @@ def decode_of_bytes(p):
     return tuple(arguments), dict(BUDGET, max_length=40, index_k_scale=scale)
 
 
+def decode_of_a_follower(p):
+    """The same with positions that another call has selected."""
+    arguments = decode_arguments(p)
+    _, _, k_t, selected = gsa.decode_with_selection(*arguments, **BUDGET, max_length=40)
+    return arguments[:5], dict(max_length=40, selected=selected, selected_k=k_t)
+
+
 def width(layout):
     return dict(max_keys=50) if layout else {}
 
@@ -84,6 +91,9 @@ def cases(packed, grad):
         "sparse_attend_with_mask": ((*p.attention(), *p.indexer()), BUDGET | layout | width(layout)),
         "decode": (decode_arguments(p), dict(BUDGET, max_length=40)),
         "decode-bytes": decode_of_bytes(p),
+        "decode-follower": decode_of_a_follower(p),
+        "decode_with_selection": (decode_arguments(p), dict(BUDGET, max_length=40)),
+        "decode_with_selection-bytes": decode_of_bytes(p),
         "quantize_index_keys": ((torch.randn(3, 4, 8),), {}),
         "pack_mask": ((torch.rand(2, 9, 40) < 0.5,), {}),
         "gate": ((p.q, p.q.detach().clone().requires_grad_(grad)), {}),

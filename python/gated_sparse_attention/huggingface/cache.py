@@ -1,4 +1,5 @@
-"""The cache of generate(): keys, gated values and indexer keys of every layer, in the pages that gsa::decode reads.
+"""The cache of generate(): keys and gated values of every layer, and indexer keys of those that have an indexer, in the
+pages that gsa::decode reads.
 
 Sequence n owns the pages n blocks .. (n + 1) blocks - 1, so its rows lie in a row. Padding never enters: a sequence's
 rows are its true tokens, and `lengths` says how many there are.
@@ -17,7 +18,7 @@ PAGE = 64
 
 @dataclass
 class LayerPages:
-    """[sequences, capacity, ...] each; index_k None where no indexer was at work."""
+    """[sequences, capacity, ...] each; index_k None where the layer has no indexer, or none was at work."""
 
     k: Tensor
     v: Tensor

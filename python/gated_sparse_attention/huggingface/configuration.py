@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from .._errors import bad_argument, bad_file
-from ..config import ModelConfig
+from ..config import ModelConfig, every_nth_layer
 from ..config_json import MODEL_TYPE, OLD_MODEL_TYPE, config_from_dict
 
 _SPARSE_ONLY = ("index_", "dense_below")  # keys that say nothing where sparse_attention is false
@@ -52,15 +52,31 @@ class GatedSparseAttentionConfig(PreTrainedConfig):
     index_temperature: float = 0.1
     index_temperature_learned: bool = False
     index_variance_momentum: float = 0.99
+    index_layers: list[int] | None = None
     dense_below: int = 0
 
     default_theta = 10000.0
+
+    def __post_init__(self, index_every: int = 1, **kwargs):
+        """index_every: gives every n-th layer an indexer, in place of the list of them."""
+        where, layers = type(self).__name__, self.num_hidden_layers
+        if index_every != 1:
+            if self.index_layers is not None:
+                bad_argument(where, "index_every", "1 beside index_layers", index_every)
+            self.index_layers = every_nth_layer(layers, index_every) or None
+        if self.index_layers is not None and not self.sparse_attention:
+            bad_argument(where, "index_layers", "None where sparse_attention is False", self.index_layers)
+        if self.index_layers == list(range(layers)):  # what is meant without a list
+            self.index_layers = None
+        super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
         if config_dict.get("model_type") == OLD_MODEL_TYPE and "sparse_attention" not in config_dict:
             bad_file("config.json", f"the key 'sparse_attention', as of this package's models of type '{OLD_MODEL_TYPE}'",
                      "none, as of another model with that name")  # fmt: skip
+        if "index_every" in config_dict:
+            bad_file("config.json", "the key 'index_layers', a list", "'index_every'")
         # What files of before these keys meant; our own always have them. The model has had another name, too.
         old = {"index_rope_fraction": 0.5, "index_temperature": 1.0}
         return super().from_dict(old | config_dict | {"model_type": MODEL_TYPE}, **kwargs)
@@ -72,6 +88,7 @@ class GatedSparseAttentionConfig(PreTrainedConfig):
         return self._without_idle_keys(super().to_diff_dict())
 
     def _without_idle_keys(self, values: dict[str, Any]) -> dict[str, Any]:
+        values = {key: value for key, value in values.items() if key != "index_layers" or value is not None}
         if self.sparse_attention:
             return values
         return {key: value for key, value in values.items() if not key.startswith(_SPARSE_ONLY)}

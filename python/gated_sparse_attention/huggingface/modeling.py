@@ -13,10 +13,10 @@ from transformers.utils import can_return_tuple
 
 from .._errors import bad_argument, shown
 from ..attention import GatedSparseAttention
-from ..functional import IndexerInputs, Layout, attend, decode, sparse_attention
+from ..functional import IndexerInputs, Layout, SelectedPositions, attend, decode, sparse_attention
 from ..indexer import Indexer
 from ..loss import IGNORED
-from ..model import Block, run_block
+from ..model import Block, BlockRunner, leads
 from ..plan import SequencePlan
 from ..rms_norm import RmsNorm
 from .cache import GatedSparseCache
@@ -28,7 +28,7 @@ _FEW_QUERIES = 16  # what gsa::decode takes on a GPU
 
 @dataclass
 class GatedSparseOutput(BaseModelOutputWithPast):
-    """indexer_loss: 0-dim, the indexer's loss added up over layers, where wanted."""
+    """indexer_loss: 0-dim, the indexers' losses added up, where wanted."""
 
     indexer_loss: Tensor | None = None
 
@@ -56,6 +56,9 @@ class _Sequences:
     lengths: list[int]  # of all their keys
     table: Tensor  # of their pages
     lengths_on_device: Tensor  # int32
+    # Of the last layer with an indexer, where others share its selection; one of them.
+    mask: Tensor | None = None
+    selected: SelectedPositions | None = None
 
     def __post_init__(self):
         self.alike = len(set(self.new)) == 1 and 1 <= self.new[0] <= _FEW_QUERIES
@@ -65,8 +68,10 @@ class _CachedPass:
     """New tokens of a batch, one sequence after another, whose keys go into a cache. Gradients reach the new tokens;
     what the cache held before is a constant."""
 
-    def __init__(self, attention: GatedSparseAttention, cache: GatedSparseCache, new: list[int], columns: int,
+    def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], columns: int,
                  positions: Tensor | None, dtype: torch.dtype, device: torch.device, phase: str | None):  # fmt: skip
+        attention = layers[0].self_attn
+        self.leads = leads(layers)
         past = cache.lengths or [0] * len(new)
         cache.advance(new, columns)
         self.cache = cache
@@ -115,15 +120,19 @@ class _CachedPass:
             return y if kind.rows is None else y.index_select(0, kind.rows)
 
         q, device = take(q), q.device
-        budget = attention.indexer.budget(attention.indexer.mean_variance) if kind.sparse else None
+        selects = kind.sparse and not attention.config.shares_selection
+        budget = attention.indexer.budget(attention.indexer.mean_variance) if selects else None
         if kind.alike and not torch.is_grad_enabled():
-            pages = self.cache.paged(number, kind.table, kind.lengths_on_device, max(kind.lengths), kind.sparse)
+            pages = self.cache.paged(number, kind.table, kind.lengths_on_device, max(kind.lengths), selects)
             shape = (len(kind.new), kind.new[0])
             q = q.unflatten(0, shape)
-            if not kind.sparse:
-                return decode(q, pages).out.flatten(0, 1)
-            return decode(q, pages, take(indexer.q).unflatten(0, shape), take(indexer.w).unflatten(0, shape),
-                          indexer.bias, index_scale=indexer.scale, form=indexer.form, budget=budget).out.flatten(0, 1)  # fmt: skip
+            if not selects:
+                return decode(q, pages, selected=kind.selected if kind.sparse else None).out.flatten(0, 1)
+            found = decode(q, pages, take(indexer.q).unflatten(0, shape), take(indexer.w).unflatten(0, shape),
+                           indexer.bias, index_scale=indexer.scale, form=indexer.form, budget=budget,
+                           return_selected=self.leads[number])  # fmt: skip
+            kind.selected = found.selected
+            return found.out.flatten(0, 1)
         slots = self._slots(kind.sequences.tolist(), [0] * len(kind.lengths), kind.lengths, device)
         rows = self.cache.rows(number, slots)
         if torch.is_grad_enabled():
@@ -131,10 +140,13 @@ class _CachedPass:
             places = torch.cat([torch.arange(end - n, end) for end, n in zip(ends, kind.new)]).to(device)
             rows.k, rows.v = (old.index_copy(0, places, take(new)) for old, new in ((rows.k, k), (rows.v, v)))
         layout = Layout(torch.tensor([0, *accumulate(kind.new)]), torch.tensor([0, *accumulate(kind.lengths)]))
-        if not kind.sparse:
-            return attend(q, rows.k, rows.v, layout=layout).out
+        if not selects:
+            return attend(q, rows.k, rows.v, kind.mask if kind.sparse else None, layout=layout).out
         inputs = IndexerInputs(take(indexer.q), rows.index_k, take(indexer.w), indexer.bias, indexer.scale, indexer.form)
-        return sparse_attention(q, rows.k, rows.v, inputs.detach(), budget, layout=layout).out
+        found = sparse_attention(q, rows.k, rows.v, inputs.detach(), budget, layout=layout,
+                                 return_mask=self.leads[number])  # fmt: skip
+        kind.mask = found.mask
+        return found.out
 
 
 class GatedSparseAttentionPreTrainedModel(PreTrainedModel):
@@ -173,7 +185,7 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         super().__init__(config)
         sizes = config.model_config()
         self.embed_tokens = nn.Embedding(sizes.vocab_size, sizes.attention.d_model)
-        self.layers = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(Block(sizes, number) for number in range(sizes.layers))
         self.norm = RmsNorm(sizes.attention.d_model, sizes.rms_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -220,34 +232,26 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
             positions = None if position_ids is None else position_ids.reshape(-1)
             if rows is not None and positions is not None:
                 positions = positions.index_select(0, rows)
-            passed = _CachedPass(self.layers[0].self_attn, past_key_values, new or [columns] * batch, columns, positions,
+            passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, columns, positions,
                                  x.dtype, x.device, phase)  # fmt: skip
             y = x.flatten(0, 1) if rows is None else x.flatten(0, 1).index_select(0, rows)
-            step = passed.run
-            kl: list[Tensor] = []
+            runner = None
         else:
             if packed is not None:
                 rows, new = packed, parts
             y, plan = self._plan(x, rows, new, position_ids, phase, want_kl)
-            run = self._gradient_checkpointing_func if again else None
-            kl = []
-
-            def step(number: int, block: Block, stream: Tensor) -> Tensor:
-                result = run_block(block, stream, plan, run)
-                kl.append(result.kl)
-                return result.out
-
+            runner = BlockRunner(self.layers, plan, self._gradient_checkpointing_func if again else None)
         for number, block in enumerate(self.layers):
             if collected is not None:
                 collected.append(self._padded(y, rows, x.shape))
-            y = step(number, block, y)
+            y = passed.run(number, block, y) if runner is None else runner(number, block, y).out
         hidden = self._padded(self.norm(y), rows, x.shape)
         if collected is not None:
             collected.append(hidden)
         return GatedSparseOutput(
             last_hidden_state=hidden, past_key_values=past_key_values,
             hidden_states=None if collected is None else tuple(collected),
-            indexer_loss=torch.stack(kl).sum() if want_kl else None,
+            indexer_loss=runner.kl().sum() if want_kl else None,
         )  # fmt: skip
 
     @staticmethod

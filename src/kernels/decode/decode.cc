@@ -1,4 +1,5 @@
 // Argument checks of decode, and its entry on the CPU.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -40,6 +41,38 @@ void check_indexer(const DecodeArgs& args) {
   check::not_null(kDecode, "index_k", args.index_k.data);
 }
 
+// A selection that is written or read; what lies in it is looked at on the CPU only.
+void check_selection(const DecodeArgs& args) {
+  if (args.selected_out != nullptr) {
+    if (args.index_heads == 0) bad_argument(kDecode, "selected_out", "null without an indexer", "a pointer");
+    const std::int64_t least = std::min(args.max_length, args.budget.max);
+    check::in_range(kDecode, "selected_width", args.selected_width, least, kMaxDecodeLength);
+  }
+  if (args.selected == nullptr) return;
+  if (args.index_heads > 0) bad_argument(kDecode, "selected", "null beside an indexer", "a pointer");
+  check::in_range(kDecode, "selected_width", args.selected_width, 1, kMaxDecodeLength);
+  check::not_null(kDecode, "selected_k", args.selected_k);
+}
+
+// Positions that are read: ascending, none behind their query.
+void check_positions(const DecodeArgs& args) {
+  for (std::int64_t n = 0; n < args.sequences; ++n) {
+    for (std::int64_t i = 0; i < args.queries; ++i) {
+      const std::int64_t row = n * args.queries + i, at = args.pages.length[n] - args.queries + i;
+      if (at < 0) continue;
+      const std::int64_t count = args.selected_k[row];
+      check::in_range(kDecode, "selected_k", count, 0, std::min(at + 1, args.selected_width));
+      const std::int32_t* const positions = args.selected + row * args.selected_width;
+      for (std::int64_t j = 0; j < count; ++j) {
+        if (positions[j] > (j == 0 ? -1 : positions[j - 1]) && positions[j] <= at) continue;
+        bad_argument(kDecode, "selected",
+                     concat("ascending positions in 0 .. ", at, " for query ", i, " of sequence ", n),
+                     concat(positions[j], j == 0 ? concat(" first") : concat(" behind ", positions[j - 1])));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void check_decode(const DecodeArgs& args, std::int64_t max_queries) {
@@ -49,6 +82,7 @@ void check_decode(const DecodeArgs& args, std::int64_t max_queries) {
   check::in_range(kDecode, "index_heads", args.index_heads, 0, check::kMaxIndexHeads);
   if (args.sequences == 0) return;
   check_pages(args);
+  check_selection(args);
   if (args.index_heads > 0) check_indexer(args);
   check::not_null(kDecode, "q", args.q.data);
   check::not_null(kDecode, "k", args.k.data);
@@ -61,6 +95,7 @@ void decode(const DecodeArgs& args, const Parallel& parallel) {
   for (std::int64_t n = 0; n < args.sequences; ++n) {
     check::in_range(kDecode, "pages.length", args.pages.length[n], 0, args.max_length);
   }
+  if (args.selected != nullptr) check_positions(args);
   if (prints_plans()) {
     print_cpu_plan(kDecode, concat(describe(args.shape), ", ", args.sequences, " sequences of ", args.queries,
                                    " queries, up to ", args.max_length, " keys"));

@@ -33,7 +33,7 @@ struct DecodeArgs {
   ConstPages k;
   ConstPages v;
 
-  std::int64_t index_heads = 0;  // 0: no indexer, every visible key (a dense model)
+  std::int64_t index_heads = 0;  // 0: no indexer; the keys at `selected`, or else every visible key (dense)
   std::int64_t index_head_size = 0;
   ConstRows index_q;   // [sequences * queries, index_heads, index_head_size]
   ConstRows index_w;   // [sequences * queries, index_heads]
@@ -46,6 +46,14 @@ struct DecodeArgs {
   double index_scale = 1;
   ScoreForm form = ScoreForm::sigmoid;
   Budget budget;
+
+  // A selection that several layers share: one with an indexer writes the positions that its queries select, the
+  // others read them (with its k_t) and do not score. On the CPU what is read is checked; a CUDA device trusts it
+  // as it trusts the block table.
+  std::int64_t selected_width = 0;       // entries a row: at least min(max_length, budget.max) to write
+  std::int32_t* selected_out = nullptr;  // [sequences * queries, selected_width]: ascending, then -1; or null
+  const std::int32_t* selected = nullptr;    // the same, to read; index_heads is 0 then
+  const std::int32_t* selected_k = nullptr;  // [sequences * queries]: how many of them count; 0 makes NaN
 
   PageTable pages;
   std::int64_t max_length =
@@ -62,5 +70,8 @@ struct DecodeArgs {
 // On the CPU, every type; for CUDA devices see decode_cuda.h. A query at a negative position (the sequence is
 // shorter than `queries`) gets NaN and k_t = 0. lse is Real: double where the type is f64.
 void decode(const DecodeArgs& args, const Parallel& parallel);
+
+// Whether every visible key is attended to.
+inline bool is_dense(const DecodeArgs& args) { return args.index_heads == 0 && args.selected == nullptr; }
 
 }  // namespace gsa

@@ -4,6 +4,7 @@
 #include "kernels/decode/decode_cpu.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -119,6 +120,9 @@ void write_missing(const DecodeArgs& args) {
       }
       if (args.lse != nullptr) fill_nan(lse_at(args, row), real_of(args.shape.dtype), args.shape.heads);
       if (args.k_t != nullptr) args.k_t[row] = 0;
+      if (args.selected_out != nullptr) {
+        std::fill_n(args.selected_out + row * args.selected_width, args.selected_width, -1);
+      }
     }
   }
 }
@@ -150,6 +154,45 @@ void select_chunk(const DecodeArgs& args, const Chunk& chunk, const Mask& mask, 
          parallel);
 }
 
+// The mask of positions that were selected elsewhere, and the positions of a mask: a task for some queries each.
+constexpr std::int64_t kTaskQueries = 16;
+
+template <typename Visit>
+void for_each_query(const Chunk& chunk, const Parallel& parallel, const Visit& visit) {
+  const std::int64_t tasks = (chunk.queries() + kTaskQueries - 1) / kTaskQueries;
+  parallel.run(tasks, [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(chunk.queries(), (task + 1) * kTaskQueries);
+    for (std::int64_t query = task * kTaskQueries; query < end; ++query) visit(query);
+  });
+}
+
+void set_chunk(const DecodeArgs& args, const Chunk& chunk, const Mask& mask, const Parallel& parallel) {
+  for_each_query(chunk, parallel, [&](std::int64_t query) {
+    const std::int64_t row = chunk.first_row + query;
+    std::uint32_t* const words = mask.words + query * mask.words_per_query;
+    std::fill_n(words, mask.words_per_query, 0u);
+    const std::int32_t* const positions = args.selected + row * args.selected_width;
+    for (std::int32_t j = 0; j < args.selected_k[row]; ++j) {
+      words[positions[j] / 32] |= std::uint32_t{1} << positions[j] % 32;
+    }
+    if (args.k_t != nullptr) args.k_t[row] = args.selected_k[row];
+  });
+}
+
+void list_chunk(const DecodeArgs& args, const Chunk& chunk, const Mask& mask, const Parallel& parallel) {
+  for_each_query(chunk, parallel, [&](std::int64_t query) {
+    const std::uint32_t* const words = mask.words + query * mask.words_per_query;
+    std::int32_t* to = args.selected_out + (chunk.first_row + query) * args.selected_width;
+    std::int32_t* const end = to + args.selected_width;
+    for (std::int64_t w = 0; w < mask.words_per_query; ++w) {
+      for (std::uint32_t word = words[w]; word != 0; word &= word - 1) {
+        *to++ = static_cast<std::int32_t>(32 * w + std::countr_zero(word));
+      }
+    }
+    std::fill(to, end, -1);
+  });
+}
+
 // Without an indexer every visible key is read.
 void count_visible(const DecodeArgs& args, const Chunk& chunk) {
   if (args.k_t == nullptr) return;
@@ -169,11 +212,16 @@ void decode_cpu(const DecodeArgs& args, const Parallel& parallel) {
   std::vector<std::uint32_t> words;
   for (const Chunk& chunk : plan(args)) {
     Mask mask;
-    if (args.index_heads > 0) {
+    if (!is_dense(args)) {
       mask.words_per_query = mask_words(chunk.longest);
       words.resize(static_cast<std::size_t>(chunk.queries() * mask.words_per_query));
       mask.words = words.data();
-      select_chunk(args, chunk, mask, parallel);
+      if (args.selected != nullptr) {
+        set_chunk(args, chunk, mask, parallel);
+      } else {
+        select_chunk(args, chunk, mask, parallel);
+        if (args.selected_out != nullptr) list_chunk(args, chunk, mask, parallel);
+      }
     } else {
       count_visible(args, chunk);
     }

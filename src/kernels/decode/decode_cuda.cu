@@ -23,6 +23,23 @@ Cache cache_of(const DecodeArgs& args) {
           static_cast<int>(args.max_length)};
 }
 
+Kept kept_of(const DecodeArgs& args, const Scratch& scratch) {
+  Kept kept;
+  kept.dense = is_dense(args);
+  if (args.selected != nullptr) {
+    kept.counts = args.selected_k;
+    kept.max_count = static_cast<int>(std::min(args.max_length, args.selected_width));
+    kept.positions = args.selected;
+    kept.position_stride = static_cast<int>(args.selected_width);
+  } else if (!kept.dense) {
+    kept.counts = scratch.selected;
+    kept.max_count = scratch.list_stride;
+    kept.list = scratch.list;
+    kept.list_stride = scratch.list_stride;
+  }
+  return kept;
+}
+
 bool rows_aligned(const DecodeArgs& args) {
   const auto address = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
   const auto pages = [&](const ConstPages& p) {
@@ -42,25 +59,28 @@ constexpr std::int64_t kMaxScratch = std::int64_t{8} << 30;
 
 Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspace& workspace) {
   const std::int64_t rows = args.sequences * args.queries;
-  const bool dense = config.dense;
+  const bool picks = args.index_heads > 0;
   const std::int64_t keys = config.keys;
   Scratch s;
   s.splits = config.splits;
   s.padded_size = config.padded_size;
   const std::int64_t parts = rows * args.shape.heads * s.splits;
   std::int64_t bytes = parts * (s.padded_size * 4 + 8);
-  if (!dense) {
+  if (picks) {
     s.score_stride = round_up(args.max_length, kMomentSegment);
     s.segment_stride = static_cast<int>(s.score_stride / kMomentSegment);
     s.list_stride = static_cast<int>(keys);
     bytes += rows * (s.score_stride * 4 + keys * static_cast<std::int64_t>(sizeof(KeyPlace)));
   }
   if (bytes > kMaxScratch) {
-    bad_argument("decode", dense ? "max_length" : "k_max",
+    bad_argument("decode",
+                 config.dense ? "max_length"
+                 : picks      ? "k_max"
+                              : "selected_width",
                  "scratch memory of at most 8 GiB: fewer sequences at a time, or fewer keys for each",
                  concat(bytes, " bytes for ", rows, " queries of up to ", keys, " keys"));
   }
-  if (!dense) {
+  if (picks) {
     s.scores = workspace.array<float>(static_cast<std::size_t>(rows * s.score_stride));
     s.segments = workspace.array<SegmentRecord>(static_cast<std::size_t>(rows * s.segment_stride));
     s.list = workspace.array<KeyPlace>(static_cast<std::size_t>(rows * keys));
@@ -85,9 +105,10 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   if (args.sequences == 0) return;
   DecodeFacts facts;
   facts.device = context.device;
-  facts.dense = args.index_heads == 0;
+  facts.dense = is_dense(args);
+  facts.shared = args.selected != nullptr;
   facts.max_length = args.max_length;
-  facts.max_selected = args.budget.max;  // k_t is clamped to it
+  facts.max_selected = facts.shared ? args.selected_width : args.budget.max;  // k_t is clamped to it
   facts.head_size = args.shape.head_size;
   facts.aligned = decoding::rows_aligned(args);
   const DecodeConfig config = choose_decode(facts);

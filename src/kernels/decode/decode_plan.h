@@ -38,15 +38,17 @@ inline constexpr int kHopperCluster = 8;
 
 struct DecodeFacts {
   Device device;
-  bool dense = false;  // no indexer: every key counts
+  bool dense = false;   // no indexer: every key counts
+  bool shared = false;  // another layer has selected
   std::int64_t max_length = 0;
-  std::int64_t max_selected = 0;  // of the budget
+  std::int64_t max_selected = 0;  // of the budget, or of what another layer has left
   std::int64_t head_size = 0;
   bool aligned = false;  // rows of q, k and v can be read 16 bytes at a time
 };
 
 struct DecodeConfig {
   bool dense = false;
+  bool shared = false;
   std::int64_t keys = 0;  // that a query attends to, at most
   int splits = 0;         // of them, at most
   int padded_size = 0;    // of a head, as products see it

@@ -59,7 +59,7 @@ void attend(const DecodeArgs& args, const Scratch& scratch, const Context& conte
   p.v_page_stride = args.v.page_stride;
   p.v_token_stride = args.v.token_stride;
   p.v_head_stride = args.v.head_stride;
-  p.k_t = args.k_t;
+  p.k_t = args.index_heads > 0 ? nullptr : args.k_t;
   p.heads = static_cast<int>(args.shape.heads);
   p.kv_heads = static_cast<int>(args.shape.kv_heads);
   p.head_size = static_cast<int>(args.shape.head_size);
@@ -71,7 +71,7 @@ void attend(const DecodeArgs& args, const Scratch& scratch, const Context& conte
   }
   p.items = static_cast<int>(items);
   p.scale = static_cast<float>(args.shape.scale * kLog2E);
-  p.dense = args.index_heads == 0;
+  p.kept = kept_of(args, scratch);
   p.scratch = scratch;
   if (args.shape.dtype == DType::bf16) {
     launch_typed<__nv_bfloat16>(p, args, context);

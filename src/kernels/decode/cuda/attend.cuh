@@ -35,14 +35,14 @@ struct AttendParams {
   std::int64_t k_page_stride, k_token_stride, k_head_stride;
   const void* v;
   std::int64_t v_page_stride, v_token_stride, v_head_stride;
-  std::int32_t* k_t;  // written by this stage in a dense model only
+  std::int32_t* k_t;  // null where pick has written it
   int heads, kv_heads, head_size;
   int head_tiles;  // of a key/value head
   int rows;
   int items;
   int stages;   // of the ring
   float scale;  // times log2(e)
-  bool dense;   // no list: every visible key
+  Kept kept;
   Scratch scratch;
 };
 
@@ -63,12 +63,6 @@ struct Item {
     heads = min(kHeadTile, (kv_head + 1) * group - first_head);
   }
 };
-
-// Keys that a row attends to.
-__device__ __forceinline__ int count_of(const AttendParams& p, int row) {
-  if (!p.dense) return p.scratch.selected[row];
-  return visible_to(p.cache, keys_of(p.cache, row / p.cache.queries), row % p.cache.queries);
-}
 
 // What a stage of the ring holds.
 struct StageInfo {
@@ -161,9 +155,9 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
     bool wanted = false;
     if (looked_at < p.items) {
       const Item item(p, looked_at);
-      lane_count = count_of(p, item.row);
-      wanted = item.split * split_keys(p.dense, lane_count) < lane_count;
-      if (!values && p.dense && p.k_t != nullptr && item.split == 0 && item.first_head == 0) {
+      lane_count = count_of(p.kept, p.cache, item.row);
+      wanted = item.split * split_keys(p.kept.dense, lane_count) < lane_count;
+      if (!values && p.k_t != nullptr && item.split == 0 && item.first_head == 0) {
         p.k_t[item.row] = lane_count;
       }
     }
@@ -173,7 +167,8 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
       const Item item(p, begin + owner * static_cast<int>(gridDim.x));
       const std::int64_t part =
           (static_cast<std::int64_t>(item.row) * p.heads + item.first_head) * p.scratch.splits + item.split;
-      const int count = __shfl_sync(0xffffffffu, lane_count, owner), split_size = split_keys(p.dense, count);
+      const int count = __shfl_sync(0xffffffffu, lane_count, owner);
+      const int split_size = split_keys(p.kept.dense, count);
       const int first = item.split * split_size;
       const int keys = min(split_size, count - first);
       const int n = item.row / p.cache.queries;
@@ -185,11 +180,16 @@ __device__ __forceinline__ void load_items(const AttendParams& p, char* shared) 
         for (int h = 0; h < kHeld; ++h) {
           const int key = at + h * 32 + lane;
           KeyPlace place = {0, 0};
-          if (key < keys && p.dense) {
-            place.page = p.cache.block_table[n * p.cache.blocks + ((first + key) >> p.cache.page_shift)];
-            place.row = (first + key) & ((1 << p.cache.page_shift) - 1);
+          if (key < keys && p.kept.list != nullptr) {
+            place = p.kept.list[static_cast<std::int64_t>(item.row) * p.kept.list_stride + first + key];
           } else if (key < keys) {
-            place = p.scratch.list[static_cast<std::int64_t>(item.row) * p.scratch.list_stride + first + key];
+            int position = first + key;
+            if (!p.kept.dense) {
+              position =
+                  p.kept.positions[static_cast<std::int64_t>(item.row) * p.kept.position_stride + position];
+            }
+            place.page = p.cache.block_table[n * p.cache.blocks + (position >> p.cache.page_shift)];
+            place.row = position & ((1 << p.cache.page_shift) - 1);
           }
           offset[h] = place.page * page_stride + place.row * token_stride;
         }

@@ -20,7 +20,7 @@ struct CombineParams {
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // may be null
   int heads, head_size, padded_size;
-  bool dense;
+  Kept kept;
   Scratch scratch;
 };
 
@@ -65,10 +65,8 @@ __global__ void __launch_bounds__(groups* kGroupThreads) combine_kernel(const Co
     open = sigmoid(to_float(gate[p.head_wise ? 0 : thread]));
   }
   // attend lets this kernel start when it has seen the kernels before it end: their results may be read.
-  const int count = p.dense
-                        ? visible_to(p.cache, keys_of(p.cache, row / p.cache.queries), row % p.cache.queries)
-                        : p.scratch.selected[row];
-  const int splits = splits_of(p.dense, count);
+  const int count = count_of(p.kept, p.cache, row);
+  const int splits = splits_of(p.kept.dense, count);
   const std::int64_t first = (static_cast<std::int64_t>(row) * p.heads + head) * p.scratch.splits;
   const float2* const sums = p.scratch.part_sums + first;
   T* const out = static_cast<T*>(p.out) + row * p.out_token_stride + head * p.out_head_stride;
@@ -137,7 +135,7 @@ void combine(const DecodeArgs& args, const Scratch& scratch, const Context& cont
   p.heads = static_cast<int>(args.shape.heads);
   p.head_size = static_cast<int>(args.shape.head_size);
   p.padded_size = scratch.padded_size;
-  p.dense = args.index_heads == 0;
+  p.kept = kept_of(args, scratch);
   p.scratch = scratch;
   Launch how;
   how.grid = dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(args.sequences * args.queries));
@@ -147,8 +145,8 @@ void combine(const DecodeArgs& args, const Scratch& scratch, const Context& cont
     launch(kernel, p, how, context, "decode: combine");
   };
   const auto typed = [&]<typename T>(T) {
-    p.dense ? go(combine_kernel<T, kDenseGroups, kDenseBatch>, kDenseGroups)
-            : go(combine_kernel<T, kListGroups, kListBatch>, kListGroups);
+    p.kept.dense ? go(combine_kernel<T, kDenseGroups, kDenseBatch>, kDenseGroups)
+                 : go(combine_kernel<T, kListGroups, kListBatch>, kListGroups);
   };
   args.shape.dtype == DType::bf16 ? typed(__nv_bfloat16()) : typed(__half());
 }

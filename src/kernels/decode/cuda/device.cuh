@@ -21,4 +21,10 @@ __device__ __forceinline__ int visible_to(const Cache& cache, int keys, int i) {
   return max(0, keys == 0 ? 0 : keys - cache.queries + i + 1);
 }
 
+// Keys that a row attends to.
+__device__ __forceinline__ int count_of(const Kept& kept, const Cache& cache, int row) {
+  if (!kept.dense) return min(kept.counts[row], kept.max_count);
+  return visible_to(cache, keys_of(cache, row / cache.queries), row % cache.queries);
+}
+
 }  // namespace gsa::cuda::decoding

@@ -7,7 +7,8 @@
 // bucket, until few scores are left, which are ranked one by one. Where the bound was too high, or too many
 // scores reach it, or too many are equal, a radix search over all scores between their extremes, then over
 // the positions of equal ones, takes its place: at most six histograms. Both ways find the same last key: the
-// score and position that exactly k_t keys reach or beat.
+// score and position that exactly k_t keys reach or beat. Where other layers share the selection, positions are
+// written beside the list.
 //
 // With one row there is little to do and much to wait for: code is kept short (instructions come from memory
 // too) and barriers few.
@@ -44,6 +45,8 @@ struct PickParams {
   Budget budget;
   Scratch scratch;
   std::int32_t* k_t;
+  std::int32_t* positions;  // [rows, position_stride], null where nobody shares them
+  int position_stride;
   DecodeWork* work;
 };
 
@@ -382,10 +385,12 @@ __device__ __forceinline__ unsigned lanes_below() { return (1u << threadIdx.x % 
 struct ListWriter {
   const std::int32_t* table;
   KeyPlace* list;
+  std::int32_t* positions;  // may be null
   int page_shift;
 
   __device__ __forceinline__ void operator()(int index, int position) const {
     list[index] = {table[position >> page_shift], position & ((1 << page_shift) - 1)};
+    if (positions != nullptr) positions[index] = position;
   }
 };
 
@@ -435,11 +440,19 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
   range.begin = rank * range.rounds * kRound;
   const SegmentRecord* const records =
       p.scratch.segments + static_cast<std::int64_t>(row) * p.scratch.segment_stride;
-  const ListWriter write = {p.cache.block_table + n * p.cache.blocks,
-                            p.scratch.list + static_cast<std::int64_t>(row) * p.scratch.list_stride,
-                            p.cache.page_shift};
+  const ListWriter write = {
+      p.cache.block_table + n * p.cache.blocks,
+      p.scratch.list + static_cast<std::int64_t>(row) * p.scratch.list_stride,
+      p.positions == nullptr ? nullptr : p.positions + static_cast<std::int64_t>(row) * p.position_stride,
+      p.cache.page_shift};
   wait_for_previous();
   const auto tell = [&](int k) {  // late: a barrier of the cluster waits for stores
+    if (write.positions != nullptr) {
+#pragma unroll 1
+      for (int i = k + rank * kThreads + thread; i < p.position_stride; i += cluster * kThreads) {
+        write.positions[i] = -1;
+      }
+    }
     if (rank != 0 || thread != 0) return;
     p.scratch.selected[row] = k;
     if (p.k_t != nullptr) p.k_t[row] = k;
@@ -588,6 +601,8 @@ void pick(const DecodeArgs& args, const Scratch& scratch, int blocks, const Cont
   p.budget = args.budget;
   p.scratch = scratch;
   p.k_t = args.k_t;
+  p.positions = args.selected_out;
+  p.position_stride = static_cast<int>(args.selected_width);
   p.work = work;
   Launch how;
   how.cluster = blocks;

@@ -5,7 +5,8 @@
 //   attend  attention over splits of the list (of all visible keys in a dense model)
 //   combine combines the splits, gates and writes
 //
-// A row is a query of a sequence: row = sequence * queries + query.
+// A row is a query of a sequence: row = sequence * queries + query. Where another layer has selected, or nobody
+// does, the first two stages do not run.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -58,7 +59,20 @@ struct Scratch {
   int padded_size = 0;  // of a head, in part_out
 };
 
+// What a row attends to: every key it sees (dense), the first keys of pick's list, or those at the first of the
+// positions that a call for another layer has left.
+struct Kept {
+  bool dense = false;
+  const std::int32_t* counts = nullptr;  // [rows]: keys of a row; null where dense
+  int max_count = 0;                     // what scratch memory has splits for
+  const KeyPlace* list = nullptr;        // [rows, list_stride]
+  int list_stride = 0;
+  const std::int32_t* positions = nullptr;  // [rows, position_stride]
+  int position_stride = 0;
+};
+
 Cache cache_of(const DecodeArgs& args);
+Kept kept_of(const DecodeArgs& args, const Scratch& scratch);
 
 // Whether rows of q, k and v can be read 16 bytes at a time.
 bool rows_aligned(const DecodeArgs& args);
