@@ -222,6 +222,77 @@ def test_generation_goes_on_from_a_cache(case, folder):
 
 
 @SELECTED
+def test_a_second_turn_after_a_text_that_ended_early(case, folder):
+    """generate() fills up an ended text and its cache with padding, which the mask of the next turn says."""
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(3, 20).clamp(min=1)
+    mask = torch.ones_like(x)
+    mask[1, :6] = 0
+    options = dict(do_sample=False, pad_token_id=0)
+    first = loaded.generate(x, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, eos_token_id=-1, **options)
+    end = int(first[0, 22])
+    turn = loaded.generate(x, attention_mask=mask, max_new_tokens=8, eos_token_id=end, return_dict_in_generate=True, **options)
+    cache, text = turn.past_key_values, turn.sequences
+    said = (text[:, 20:] != 0).long()
+    assert said[0].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    options |= dict(max_new_tokens=6, min_new_tokens=6, eos_token_id=-1)
+    for _ in range(2):  # a third turn behind padding in the middle
+        said = torch.cat([said, torch.ones(3, 5, dtype=torch.long)], 1)
+        text, mask_now = torch.cat([text, random_tokens(3, 5)], 1), torch.cat([mask, said], 1)
+        expected = loaded.generate(text, attention_mask=mask_now, **options)
+        text = loaded.generate(text, attention_mask=mask_now, past_key_values=cache, **options)
+        assert torch.equal(text, expected)
+        assert cache.lengths == (mask_now.sum(1) + 5).tolist() and cache.seen == text.size(1) - 1
+        said = torch.cat([said, torch.ones(3, 6, dtype=torch.long)], 1)
+
+
+@pytest.mark.parametrize("case", GENERATED)
+def test_cached_tokens_that_a_mask_calls_padding(case, folder):
+    """At a sequence's end: of a padded batch, several new tokens and one, cropped, repeated and selected."""
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(2, 130)
+    mask = torch.ones_like(x)
+    mask[0, :4], mask[1, 95:110], mask[0, 105:110] = 0, 0, 0
+    before = mask.clone()
+    before[:, 92:110] = 1  # as it entered the cache
+    with torch.no_grad():
+        expected = loaded(x, attention_mask=mask, use_cache=False).logits
+        cache = loaded(x[:, :110], attention_mask=before[:, :110], use_cache=True).past_key_values
+        assert cache.lengths == [106, 110]
+        rows = torch.tensor([1, 0, 1])
+        cache.batch_select_indices(rows)
+        found = [loaded(x[rows, a:b], attention_mask=mask[rows, :b], past_key_values=cache).logits
+                 for a, b in ((110, 121), (121, 122), (122, 130))]  # fmt: skip
+        torch.testing.assert_close(torch.cat(found, 1), expected[rows, 110:])
+        cache.crop(-25)  # into the padding
+        assert cache.lengths == [95, 101, 95] and cache.seen == 105
+        cache.batch_repeat_interleave(2)
+        again = torch.cat([mask[:, :105], torch.ones(2, 1, dtype=torch.long)], 1)
+        expected = loaded(x[:, :106], attention_mask=again, use_cache=False).logits
+        rows = rows.repeat_interleave(2)
+        found = loaded(x[rows, 105:106], attention_mask=again[rows], past_key_values=cache).logits
+        torch.testing.assert_close(found, expected[rows, 105:])
+
+
+def test_masks_that_contradict_the_cache_are_refused(folder):
+    loaded, x = load(folder("gsa")), random_tokens(2, 12)
+    mask = torch.ones_like(x)
+    mask[1, :3] = 0
+    with torch.no_grad():
+        cache = loaded(x[:, :10], attention_mask=mask[:, :10], use_cache=True).past_key_values
+        with pytest.raises(ValueError, match="GatedSparseCache: argument 'attention_mask': expected 0 for what was padding "
+                           r"when it entered the cache .*, got 1 in row 1, column 0"):  # fmt: skip
+            loaded(x[:, 10:], attention_mask=torch.ones_like(x), past_key_values=cache)
+        early = mask.clone()
+        early[0, 4] = 0
+        with pytest.raises(ValueError, match="expected 1 for cached tokens that later ones in the cache have seen .*, got 0 in "
+                           "row 0, column 4"):  # fmt: skip
+            loaded(x[:, 10:], attention_mask=early, past_key_values=cache)
+        assert cache.lengths == [10, 7] and cache.seen == 10  # as before
+        expected = loaded(x, attention_mask=mask, use_cache=False).logits[:, 10:]
+        found = loaded(x[:, 10:], attention_mask=mask[:, 10:], past_key_values=cache).logits  # of the new tokens alone
+    torch.testing.assert_close(found, expected)
+
+
+@SELECTED
 def test_prompt_lookup_gives_the_greedy_text(case, folder):
     """Guesses are dropped by cropping the cache."""
     loaded = load(folder(case), dtype=torch.float64)

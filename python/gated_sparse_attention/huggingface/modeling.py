@@ -68,12 +68,12 @@ class _CachedPass:
     """New tokens of a batch, one sequence after another, whose keys go into a cache. Gradients reach the new tokens;
     what the cache held before is a constant."""
 
-    def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], columns: int,
+    def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], valid: Tensor,
                  positions: Tensor | None, dtype: torch.dtype, device: torch.device, phase: str | None):  # fmt: skip
         attention = layers[0].self_attn
         self.leads = leads(layers)
         past = cache.lengths or [0] * len(new)
-        cache.advance(new, columns)
+        cache.advance(new, valid)
         self.cache = cache
         starts = torch.tensor([0, *accumulate(new)])
         index = _joined([torch.arange(p, p + n) for p, n in zip(past, new)]).to(device)
@@ -197,7 +197,8 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         inputs_embeds: Tensor | None = None, use_cache: bool | None = None, output_hidden_states: bool | None = None,
         phase: str | None = None, want_kl: bool = False,
     ) -> GatedSparseOutput:  # fmt: skip
-        """attention_mask: [B, L], with a cache of S tokens [B, S + L] too; 0 for padding, on either side. position_ids:
+        """attention_mask: [B, L], with a cache of S tokens [B, S + L] too; 0 for padding, on either side, and for
+        cached tokens at a sequence's end that are padding after all, as behind a text that has ended. position_ids:
         [B, L], for RoPE; None: counted over the tokens that are no padding. Without a mask, a row whose
         positions do not grow from one token to the next holds several sequences, packed, which do not see each other
         and have no cache.
@@ -224,7 +225,8 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         if past_key_values is not None and packed is not None:
             bad_argument(_WHERE, "position_ids", "growing ones in every row where there is a cache (use_cache=False for "
                          "several sequences in a row)", "some that begin anew")  # fmt: skip
-        rows, new = self._valid(attention_mask, x, 0 if past_key_values is None else past_key_values.seen)
+        valid = self._valid(attention_mask, x, past_key_values)
+        rows, new = self._rows(valid)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         collected = [] if output_hidden_states else None
@@ -232,7 +234,9 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
             positions = None if position_ids is None else position_ids.reshape(-1)
             if rows is not None and positions is not None:
                 positions = positions.index_select(0, rows)
-            passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, columns, positions,
+            if valid is None:
+                valid = torch.ones(batch, columns, dtype=torch.bool, device=x.device)
+            passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, valid, positions,
                                  x.dtype, x.device, phase)  # fmt: skip
             y = x.flatten(0, 1) if rows is None else x.flatten(0, 1).index_select(0, rows)
             runner = None
@@ -255,22 +259,34 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         )  # fmt: skip
 
     @staticmethod
-    def _valid(mask: Tensor | None, x: Tensor, seen: int) -> tuple[Tensor | None, list[int] | None]:
-        """Which of the new tokens are no padding: their rows and how many each sequence has; None: all."""
-        if mask is None:
-            return None, None
+    def _valid(mask: Tensor | None, x: Tensor, cache: GatedSparseCache | None) -> Tensor | None:
+        """Which of the new tokens are no padding, bool [B, L]; None: all. Of cached ones the cache is told."""
         batch, columns = x.shape[:2]
+        seen = 0 if cache is None else cache.seen
+        if cache is not None:
+            cache.require_batch(batch)
+        if mask is None:
+            return None
         if mask.dim() != 2 or mask.size(0) != batch or mask.size(1) not in (columns, seen + columns):
             bad_argument(_WHERE, "attention_mask", f"[{batch}, {seen + columns}], 0 for padding", shown(mask))
-        valid = mask[:, -columns:].to(torch.bool)
+        mask = mask.to(x.device, torch.bool)
+        if seen > 0 and mask.size(1) > columns:
+            cache.retain(mask[:, :seen])
+        return mask[:, mask.size(1) - columns :]
+
+    @staticmethod
+    def _rows(valid: Tensor | None) -> tuple[Tensor | None, list[int] | None]:
+        """Of the new tokens that are no padding their rows, and how many each sequence has; None: all."""
+        if valid is None:
+            return None, None
         new = valid.sum(1).tolist()
-        if min(new, default=columns) == columns:
+        if min(new, default=valid.size(1)) == valid.size(1):
             return None, None
         return valid.reshape(-1).nonzero().squeeze(1), new
 
     @staticmethod
     def _packed(positions: Tensor) -> tuple[Tensor | None, list[int] | None]:
-        """Rows and lengths, as of _valid, of the sequences in positions [B, L]."""
+        """Rows and lengths, as of _rows, of the sequences in positions [B, L]."""
         if positions.size(1) <= 1:  # of generate(): no wait for a GPU
             return None, None
         begins = torch.ones_like(positions, dtype=torch.bool)
