@@ -8,6 +8,7 @@ from typing import Any
 
 from ._errors import bad_file
 from .config import BUDGETS, FORMS, GATES, ModelConfig, YarnConfig
+from .json_file import read_json, shown_json
 
 MODEL_TYPE = "gated_sparse_attention"
 OLD_MODEL_TYPE = "gsa"  # which is still read
@@ -308,10 +309,7 @@ def config_to_dict(config: ModelConfig, dtype: str | None = None) -> dict[str, A
 
 def read_config(folder: str | Path) -> ModelConfig:
     file = Path(folder) / "config.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        bad_file(file, "JSON", str(error))
+    values = read_json(file)
     if not isinstance(values, dict):
-        bad_file(file, "an object", json.dumps(values)[:80])
+        bad_file(file, "an object", shown_json(values))
     return config_from_dict(values, file)
