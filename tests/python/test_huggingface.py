@@ -344,6 +344,65 @@ def test_training_with_and_without_gradient_checkpointing(case, reentrant, folde
         assert torch.equal(a, b) and a != 0.02
 
 
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+def test_generation_in_training_mode(checkpointing, folder):
+    """As in evaluation mode; passes without gradients leave the running means alone."""
+    loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens(2, 20)
+    options = dict(attention_mask=torch.ones_like(x), max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+    expected = loaded.generate(x, **options)
+    loaded.train()
+    if checkpointing:
+        loaded.gradient_checkpointing_enable()
+    for use_cache in (True, False, None):
+        assert torch.equal(loaded.generate(x, use_cache=use_cache, **options), expected)
+    with torch.no_grad():
+        loaded(x, labels=x)
+    assert all((buffer == 0.02).all() for buffer in loaded.buffers())
+    loaded(x, labels=x).loss.backward()
+    assert all((buffer != 0.02).all() for buffer in loaded.buffers())
+
+
+def test_a_cache_beside_gradient_checkpointing(folder, monkeypatch):
+    """Turned off with a warning, as in transformers' own models; one that is given is refused."""
+    from gated_sparse_attention.huggingface import modeling
+
+    said = []
+    monkeypatch.setattr(modeling._logger, "warning_once", said.append)
+    loaded, x = load(folder("gsa")).train(), random_tokens(2, 20)
+    loaded.gradient_checkpointing_enable()
+    assert loaded(x, use_cache=True).past_key_values is None
+    assert said == ["`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`."]
+    with pytest.raises(ValueError, match="argument 'past_key_values': expected None where activations are checkpointed"):
+        loaded(x, past_key_values=hf.GatedSparseCache())
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_the_flattening_collator_with_lengths(positions, folder):
+    """cu_seq_lens_q parts a row as position_ids do, which it may come without."""
+    loaded, x = load(folder("gsa"), dtype=torch.float64).train(), random_tokens(1, 90)[0].tolist()
+    texts = [{"input_ids": x[a:b]} for a, b in ((0, 30), (30, 31), (31, 90))]
+    collate = lambda **options: transformers.DataCollatorWithFlattening(**options)(texts)
+    twin = copy.deepcopy(loaded)
+    expected = twin(**collate())
+    batch = collate(return_flash_attn_kwargs=True, return_position_ids=positions)
+    assert batch["cu_seq_lens_q"].tolist() == [0, 30, 31, 90] and ("position_ids" in batch) == positions
+    found = loaded(**batch)
+    assert torch.equal(found.loss, expected.loss) and torch.equal(found.logits, expected.logits)
+    starts = batch["cu_seq_lens_q"]
+    for wrong, message in (
+        (dict(cu_seq_lens_k=starts - 1), "'cu_seq_lens_k': expected cu_seq_lens_q"),
+        (dict(max_length_k=58), r"'max_length_k': expected at least the longest sequence \(59\), got 58"),
+        (dict(cu_seq_lens_q=starts[:-1]), "'cu_seq_lens_q': expected numbers from 0 to 90 that never fall"),
+        (dict(cu_seq_lens_q=starts.flip(0)), "'cu_seq_lens_q': expected numbers from 0 to 90 that never fall"),
+        (dict(cu_seq_lens_q=None), "'cu_seq_lens_q': expected the lengths that .* got None"),
+        (dict(attention_mask=torch.ones(1, 90)), "'attention_mask': expected None beside cu_seq_lens_q"),
+        (dict(past_key_values=hf.GatedSparseCache(), want_kl=False), "'cu_seq_lens_q': expected growing ones"),
+        (dict(input_ids=batch["input_ids"].expand(2, 90), labels=None, position_ids=None), "for one row of input, got .* for 2 rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loaded(**batch | wrong)
+
+
 @SELECTED
 def test_gradients_in_evaluation_mode_do_not_ask_for_the_cache(case, folder):
     loaded, x = load(folder(case), dtype=torch.float64), random_tokens()
@@ -391,7 +450,7 @@ def test_the_indexers_loss_in_training_by_default_and_on_demand(folder):
     torch.testing.assert_close(trained.loss, plain.loss + expected)
     for options in (dict(want_kl=False), dict(phase="dense")):
         assert loaded(x, labels=x, **options).indexer_loss is None
-    with pytest.raises(ValueError, match="argument 'use_cache': expected False where"):
+    with pytest.raises(ValueError, match="argument 'use_cache': expected False where want_kl is True"):
         loaded(x, want_kl=True, use_cache=True)
 
 
@@ -589,6 +648,14 @@ def test_mistakes_are_explained(folder):
         loaded(x, attention_mask=torch.ones(2, 2, 96, 96))
     with pytest.raises(ValueError, match=r"argument 'attention_mask': expected \[2, 96\], 0 for padding, got float32 \[2, 100\]"):
         loaded(x, attention_mask=torch.ones(2, 100))
+    with pytest.raises(ValueError, match="argument 'input_ids': expected numbers in 0 .. 130, got 131"):
+        loaded(x.clamp(min=131))
+    with pytest.raises(ValueError, match="argument 'input_ids': expected numbers in 0 .. 130, got -100"):
+        loaded(x.masked_fill(x > 60, -100))
+    for call in (loaded, loaded.model):
+        assert call(x, output_attentions=False).hidden_states is None
+        with pytest.raises(ValueError, match="argument 'output_attentions': expected False, as there are no attention matrices"):
+            call(x, output_attentions=True)
     with pytest.raises(ValueError, match="argument 'value_gate'|'value_gate' to be"):
         hf.GatedSparseAttentionModel(hf.GatedSparseAttentionConfig(value_gate="both"))
 
