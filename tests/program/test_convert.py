@@ -158,6 +158,12 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(gsa):
     (gsa.folder / "full" / "note").write_text("mine")
     assert "has something in it" in gsa.run("convert", "hf", "--output", "full", status=2)
     assert [file.name for file in (gsa.folder / "full").iterdir()] == ["note"]
+    for place in ("hf/new", "./hf/a/../b", gsa.folder / "link/new"):
+        (gsa.folder / "link").unlink(missing_ok=True)
+        (gsa.folder / "link").symlink_to("hf")
+        said = gsa.run("convert", "hf", "--output", place, status=2)
+        assert "--output: expected a folder outside of 'hf', got" in said
+    (gsa.folder / "link").unlink()
     assert "options of the model" in gsa.run("convert", "hf", "--output", "x", "--set", "data.length=8", status=2)
     assert "another system" in gsa.run("convert", "hf", "--system", "standard", "--output", "x", status=2)
     assert "did you mean 'gsa'" in gsa.run("convert", "hf", "--system", "gas", "--output", "x", status=2)
