@@ -88,8 +88,8 @@ fs::path checked_place(const std::string& output) {
 void require_outside(const fs::path& place, const fs::path& source) {
   const fs::path outer = fs::canonical(source), inner = fs::weakly_canonical(place);
   if (std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end()) return;
-  throw UsageError(concat("--output: expected a folder outside of '", source.string(), "', got '",
-                          place.string(), "'"));
+  throw UsageError(
+      concat("--output: expected a folder outside of '", source.string(), "', got '", place.string(), "'"));
 }
 
 // A folder under another name until all is written. Without commit() nothing remains, of parents neither.

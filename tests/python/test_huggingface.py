@@ -627,7 +627,7 @@ def test_hidden_states_and_logits_to_keep(folder):
 def test_keys_that_the_model_contradicts_are_refused(key, value, expected, folder):
     config = hf.GatedSparseAttentionConfig(num_hidden_layers=1, hidden_size=64, intermediate_size=88, vocab_size=131,
                                            **{key: value})  # fmt: skip
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=f"^GatedSparseAttentionConfig: .*{expected}"):
         hf.GatedSparseAttentionModel(config)
     path = folder("gsa")
     config = json.loads((path / "config.json").read_text())
@@ -658,6 +658,8 @@ def test_mistakes_are_explained(folder):
             call(x, output_attentions=True)
     with pytest.raises(ValueError, match="argument 'value_gate'|'value_gate' to be"):
         hf.GatedSparseAttentionModel(hf.GatedSparseAttentionConfig(value_gate="both"))
+    with pytest.raises(ValueError, match="^GatedSparseAttentionConfig: .*argument 'kv_heads'"):
+        hf.GatedSparseAttentionModel(hf.GatedSparseAttentionConfig(num_key_value_heads=3))
 
 
 def test_without_lm_eval_the_package_is_named(monkeypatch):
