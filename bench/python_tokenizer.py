@@ -5,10 +5,11 @@
     make bench-tokenizer ARGS="--tokenizer Qwen3-0.6B --text web.jsonl"     a real one, a text of yours
 
 Without --tokenizer a byte-level BPE with Qwen's split and 151,643 pieces is trained by tokenizers, some minutes, on
-the Python files of this environment, which are the text, too. Both read the same documents on the same cores, and
-every id is compared. The program's time is that of all it does (reading, splitting, encoding, checksums, writing) less
-that of a run over one word; tokenizers' is encode_batch alone. Shown are the best of some rounds, on the wall and of
-the processor; the latter is all cores' and means something while others use them.
+the Python files of this environment. Read are some of these files, and random words, of which neither has seen one
+before. Both get the same documents on the same cores, and every id is compared. The program's time is that of a whole
+run: it reads the tokenizer and the text, encodes, writes ids and checksums. tokenizers' is that of Tokenizer.from_file
+and encode_batch alone. Shown are the best of some rounds, on the wall and of the processor: the latter is that of all
+cores, and means something while others use them.
 """
 
 import argparse
@@ -59,13 +60,16 @@ def train(folder: Path, pieces: int, texts: list[str]) -> None:
     made.decoder = decoders.ByteLevel()
     made.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=pieces, min_frequency=1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))  # fmt: skip
+    if made.get_vocab_size() < pieces:
+        raise SystemExit(f"--pieces: expected at most {made.get_vocab_size()}, what --train-megabytes gives, got {pieces}")
     made.add_special_tokens([END])
     made.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "bos_token": None}))
 
 
-def of_program(program: str, folder: Path, text: Path, output: Path) -> tuple[dict, np.ndarray]:
+def of_program(program: str, folder: Path, text: Path, scratch: Path) -> tuple[dict, np.ndarray]:
     """Seconds of one run, and all ids."""
+    output = Path(tempfile.mkdtemp(dir=scratch)) / "data"
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([program, "tokenize", text, "--tokenizer", folder, "--output", output], check=True, capture_output=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -75,9 +79,11 @@ def of_program(program: str, folder: Path, text: Path, output: Path) -> tuple[di
     return {"wall": wall, "cpu": cpu}, np.concatenate(ids)
 
 
-def of_package(tokenizer, texts: list[str]) -> tuple[dict, list]:
+def of_package(file: Path, texts: list[str]) -> tuple[dict, list]:
+    from tokenizers import Tokenizer
+
     start, cpu = time.perf_counter(), time.process_time()
-    found = tokenizer.encode_batch(texts, add_special_tokens=False)
+    found = Tokenizer.from_file(str(file)).encode_batch(texts, add_special_tokens=False)
     return {"wall": time.perf_counter() - start, "cpu": time.process_time() - cpu}, found
 
 
@@ -89,68 +95,87 @@ def import_seconds(rounds: int) -> list[float]:
             for _ in range(rounds)]  # fmt: skip
 
 
+def random_words(megabytes: float) -> list[str]:
+    """Words of random letters, and Han characters in a row: what no table of words seen before helps with."""
+    draw, texts, size = random.Random(3), [], 0
+    while size < megabytes * 1e6:
+        words = ("".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randrange(3, 14))) for _ in range(1500))
+        han = "".join(chr(draw.randrange(0x4E00, 0x9FA5)) if draw.random() < 0.9 else "\uff0c" for _ in range(5000))
+        texts.append(f"{' '.join(words)}\n{han}")
+        size += len(texts[-1].encode())
+    return texts
+
+
+def require_same_ids(ids: np.ndarray, found: list, begins: int, ends: int) -> None:
+    at = 0
+    for number, encoding in enumerate(found):
+        at += begins
+        if not np.array_equal(ids[at : at + len(encoding.ids)], encoding.ids):
+            raise SystemExit(f"the ids of document {number} differ")
+        at += len(encoding.ids) + ends
+    if at != len(ids):
+        raise SystemExit(f"expected {at} ids of gsa tokenize, got {len(ids)}")
+
+
+def measure(name: str, texts: list[str], tokenizer, place: Path, scratch: Path, options) -> dict:
+    text, word = scratch / "text.jsonl", scratch / "word.jsonl"
+    text.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    word.write_text('{"text": "word"}\n')
+    plain, (_, one) = tokenizer.encode("word", add_special_tokens=False).ids, of_program(options.program, place, word, scratch)
+    begins = one.tolist().index(plain[0])  # marks of the program before a document, and behind it
+    best = {who: {"wall": float("inf"), "cpu": float("inf")} for who in ("tokenizers", "gsa tokenize")}
+    for _ in range(options.rounds):
+        ours, ids = of_program(options.program, place, text, scratch)
+        theirs, found = of_package(place / "tokenizer.json", texts)
+        for who, seconds in (("gsa tokenize", ours), ("tokenizers", theirs)):
+            best[who] = {key: min(best[who][key], seconds[key]) for key in seconds}
+    require_same_ids(ids, found, begins, len(one) - len(plain) - begins)
+
+    megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    print(f"{name}: {megabytes:.1f} MB in {len(texts)} documents, {len(ids)} ids, the same of both")
+    for who, seconds in best.items():
+        print(f"  {who:12} " + "   ".join(
+            f"{key} {value:6.2f} s, {megabytes / value:6.2f} MB/s (x {best['tokenizers'][key] / value:5.2f})"
+            for key, value in seconds.items()))  # fmt: skip
+    return {"megabytes": megabytes, "documents": len(texts), "ids": len(ids), "seconds": best}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokenizer", type=Path, help="a folder with a tokenizer.json, in place of a trained one")
-    parser.add_argument("--text", type=Path, help='JSON lines, {"text": ...} a document, in place of Python files')
+    parser.add_argument("--text", type=Path, help='JSON lines, {"text": ...} a document, in place of both texts')
     parser.add_argument("--pieces", type=int, default=151643, help="of the trained one; Qwen3 has so many")
-    parser.add_argument("--megabytes", type=float, default=12, help="of text; trained on twice as much")
+    parser.add_argument("--train-megabytes", type=float, default=64)
+    parser.add_argument("--megabytes", type=float, default=24, help="of Python files, and half of that of random words")
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--program", default="build/release/bin/gsa")
-    parser.add_argument("--json", type=Path, default=Path("build/bench-python-tokenizer.json"))
+    parser.add_argument("--json", type=Path, default=Path("build/bench-tokenizer.json"))
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[: options.cores]
     os.sched_setaffinity(0, cores)  # of what is started, too
     os.environ |= {"RAYON_NUM_THREADS": str(len(cores)), "OMP_NUM_THREADS": str(len(cores)), "TOKENIZERS_PARALLELISM": "true"}
     imports = import_seconds(options.rounds)
+    print(f"import gated_sparse_attention after torch: {statistics.median(imports):.2f} s, the median of {len(imports)}", flush=True)
 
     from tokenizers import Tokenizer  # which reads these variables
 
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        if options.text is None:
-            texts = python_files(options.megabytes)
-        else:
-            texts = [json.loads(line)["text"] for line in options.text.read_text(encoding="utf-8").splitlines()]
-        (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        (folder / "word.jsonl").write_text('{"text": "word"}\n')
+    if options.text is None:
+        texts = {"Python files": python_files(options.megabytes), "random words and Han": random_words(options.megabytes / 2)}
+    else:
+        lines = options.text.read_text(encoding="utf-8").splitlines()
+        texts = {options.text.name: [json.loads(line)["text"] for line in lines]}
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
         if options.tokenizer is None:
-            train(folder, options.pieces, python_files(2 * options.megabytes))
-        place = options.tokenizer or folder
+            train(scratch, options.pieces, python_files(options.train_megabytes))
+        place = options.tokenizer or scratch
         tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
-        best = {name: {"wall": float("inf"), "cpu": float("inf")} for name in ("start", "gsa tokenize", "tokenizers")}
-        for n in range(options.rounds):
-            start, one = of_program(options.program, place, folder / "word.jsonl", folder / f"word{n}")
-            ours, ids = of_program(options.program, place, folder / "text.jsonl", folder / f"data{n}")
-            theirs, found = of_package(tokenizer, texts)
-            for name, seconds in (("start", start), ("gsa tokenize", ours), ("tokenizers", theirs)):
-                best[name] = {key: min(best[name][key], seconds[key]) for key in seconds}
-    marks = len(one) - len(tokenizer.encode("word", add_special_tokens=False).ids)
-    begins = 0 if marks == 0 or one[0] == tokenizer.encode("word", add_special_tokens=False).ids[0] else 1
-    at = 0
-    for text, encoding in zip(texts, found, strict=True):
-        if not np.array_equal(ids[at + begins : at + begins + len(encoding.ids)], encoding.ids):
-            raise SystemExit(f"the ids of document {text[:60]!r} differ")
-        at += marks + len(encoding.ids)
-    if at != len(ids):
-        raise SystemExit(f"expected {at} ids of gsa tokenize, got {len(ids)}")
-
-    size = sum(len(text.encode()) for text in texts)
-    best["gsa tokenize"] = {key: value - best["start"][key] for key, value in best["gsa tokenize"].items()}
-    speed = {name: {key: size / 1e6 / best[name][key] for key in ("wall", "cpu")} for name in ("tokenizers", "gsa tokenize")}
-    ratio = {key: speed["gsa tokenize"][key] / speed["tokenizers"][key] for key in ("wall", "cpu")}
-    print(f"{tokenizer.get_vocab_size()} tokens in the vocabulary, {size / 1e6:.1f} MB in {len(texts)} documents, "
-          f"{len(ids)} ids, {len(cores)} cores; the same ids")  # fmt: skip
-    for name, values in speed.items():
-        relative = {key: values[key] / speed["tokenizers"][key] for key in values}
-        print(f"{name:14} wall {values['wall']:6.2f} MB/s (x {relative['wall']:.2f})   "
-              f"cpu {values['cpu']:6.2f} MB/s of a core (x {relative['cpu']:.2f})")  # fmt: skip
-    print(f"import gated_sparse_attention after torch: {statistics.median(imports):.2f} s, the median of {len(imports)}")
+        print(f"{tokenizer.get_vocab_size()} tokens in the vocabulary, {len(cores)} cores", flush=True)
+        measured = {name: measure(name, text, tokenizer, place, scratch, options) for name, text in texts.items()}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({
-        "vocabulary": tokenizer.get_vocab_size(), "megabytes": size / 1e6, "documents": len(texts), "ids": len(ids),
-        "cores": len(cores), "seconds": best, "megabytes_per_second": speed, "ratio": ratio, "import_seconds": imports,
+        "vocabulary": tokenizer.get_vocab_size(), "cores": len(cores), "import_seconds": imports, "texts": measured,
     }, indent=2) + "\n")  # fmt: skip
 
 
