@@ -121,6 +121,21 @@ def decode_128k(timer):
         standard, by = Dense.forward(timer.graph, q, keys, values, causal=False)
         yield dict(name=f"decode, 128K, {batch} sequence{'s' if batch > 1 else ''}", ours=1000 * ours,
                    standard=1000 * standard, unit="us", note=f"{by}; gate included", **limits)  # fmt: skip
+
+        def lead():
+            return gsa.decode_with_selection(
+                q, *pages, table, lengths, *index, z, max_length=LONG, index_scale=INDEX_SCALE, **BUDGET
+            )
+
+        k_t, selected = lead()[2:]
+
+        def follow():
+            return gsa.decode(
+                q, *pages, table, lengths, gate=z, max_length=LONG, selected=selected, selected_k=k_t
+            )
+
+        for name, call in (("selection given out", lead), ("selection taken", follow)):
+            yield dict(name=f"decode, 128K, {batch}: {name}", ours=1000 * timer.graph(call), unit="us")
         del pages, index_k, keys, values, index
 
 

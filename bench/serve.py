@@ -229,7 +229,8 @@ def decode(arguments, results):
     with Server(arguments, "--max-batch", arguments.clients) as server, ThreadPoolExecutor(arguments.clients) as pool:
         whole = server.ask("/tokenize", {"prompt": base})["tokens"]
         ids = whole[: arguments.context - 8]
-        prompts = [[*ids[: -index - 1], ids[index]] for index in range(arguments.clients)]
+        # They differ at the front, as gsa generate's do: texts that shared pages would read them from the L2 cache.
+        prompts = [[ids[0], *ids[index + 1 :], *ids[1 : index + 1]] for index in range(arguments.clients)]
 
         def stream(prompt):
             """Times of the tokens of one text."""

@@ -49,8 +49,10 @@ Tensor heads_first(const Tensor& q) { return q.transpose(1, 2).contiguous(); }
 
 class SystemRun {
  public:
-  SystemRun(nn::System system, at::ScalarType type, Progress& progress)
-      : subject_({.system = system, .type = type}), progress_(progress) {}
+  SystemRun(nn::System system, at::ScalarType type, std::int64_t layers, Progress& progress)
+      : layers_(layers),
+        subject_({.system = system, .type = type, .layers = layers, .index_every = layers}),
+        progress_(progress) {}
 
   SystemTimes run(const std::vector<std::int64_t>& lengths) {
     progress_.step("filling the cache");
@@ -83,11 +85,11 @@ class SystemRun {
     again();
     engine.decode({{&sequence, 1}});
     Times times;
-    times.whole = measure([&] { engine.decode({{&sequence, 1}}); }, again).median();
+    times.whole = of_a_layer(measure([&] { engine.decode({{&sequence, 1}}); }, again).median());
 
-    const Subject::Stage stage = subject_.stage({&sequence}, 1);
-    subject_.run(stage, 0);
-    times.stage = measure([&] { subject_.run(stage, 0); }, flush_).median();
+    Subject::Stage stage = subject_.stage({&sequence}, 1);
+    run_layers(stage);
+    times.stage = of_a_layer(measure([&] { run_layers(stage); }, flush_).median());
     if (!subject_.sparse()) {
       const Subject::Dense cache = subject_.dense({&sequence});
       for (const TorchWay& way : torch_decode(heads_first(stage.q), cache)) {
@@ -106,10 +108,10 @@ class SystemRun {
     const auto again = [&] { sequence.truncate(before); };
     if (before == 0) whole();  // warms up
     Times times;
-    times.whole = median_of_few(whole, again);
-    const Subject::Stage stage = subject_.stage({&sequence}, kChunk);
-    if (before == 0) subject_.run(stage, 0);
-    times.stage = median_of_few([&] { subject_.run(stage, 0); }, {});
+    times.whole = of_a_layer(median_of_few(whole, again));
+    Subject::Stage stage = subject_.stage({&sequence}, kChunk);
+    if (before == 0) run_layers(stage);
+    times.stage = of_a_layer(median_of_few([&] { run_layers(stage); }, {}));
     if (!subject_.sparse()) {
       const Subject::Dense cache = subject_.dense({&sequence});
       const Tensor q = heads_first(stage.q);
@@ -118,7 +120,13 @@ class SystemRun {
     return times;
   }
 
+  void run_layers(Subject::Stage& stage) {
+    for (std::int64_t n = 0; n < layers_; ++n) subject_.run(stage, n);
+  }
+  double of_a_layer(double seconds) const { return seconds / static_cast<double>(layers_); }
+
   const at::NoGradGuard no_grad_;
+  const std::int64_t layers_;  // a group that shares a selection, or one
   Subject subject_;
   Progress& progress_;
   const CacheFlusher flush_;
@@ -226,9 +234,10 @@ json run_cpu(const CpuOptions& options, Progress& progress) {
   for (const at::ScalarType type : options.types) {
     const std::string name = type == at::kFloat ? "fp32" : "bf16";
     progress.start(name + ", gsa");
-    const SystemTimes gsa = SystemRun(nn::System::gsa, type, progress).run(options.lengths);
+    const SystemTimes gsa =
+        SystemRun(nn::System::gsa, type, options.index_every, progress).run(options.lengths);
     progress.start(name + ", standard");
-    const SystemTimes standard = SystemRun(nn::System::standard, type, progress).run(options.lengths);
+    const SystemTimes standard = SystemRun(nn::System::standard, type, 1, progress).run(options.lengths);
     for (const std::int64_t length : options.lengths) {
       decode.push_back({name, length, 1, gsa.decode.at(length), standard.decode.at(length)});
       prefill.push_back(prefill_row(decode.back(), gsa, standard));

@@ -15,6 +15,7 @@ constexpr std::int64_t kChunk = 1024;  // of prefill, the engine's own on a CPU
 struct CpuOptions {
   std::vector<std::int64_t> lengths;
   std::vector<at::ScalarType> types;
+  std::int64_t index_every = 1;  // so many layers share a selection; times are those of a layer, their mean
 };
 
 // Prints tables as it goes and returns everything as JSON.

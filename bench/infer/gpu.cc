@@ -95,6 +95,7 @@ class SystemRun {
                   .type = at::kBFloat16,
                   .device = kGpu,
                   .layers = kLayers,
+                  .index_every = options.index_every,
                   .vocabulary = kVocabulary,
                   // Dense attention of a prompt in one pass is cuDNN's; in chunks it is ours.
                   .chunk = system == nn::System::standard ? std::optional(options.length) : std::nullopt}) {}
@@ -173,7 +174,32 @@ class SystemRun {
     indexer.q = torch::randn({1, options_.length, heads, size}, options);
     indexer.k = torch::randn({1, options_.length, size}, options);
     indexer.w = torch::rand({1, options_.length, heads}, options);
-    times.stage = kLayers * timed(2, [&] { ops::sparse_attend(q, k, v, indexer, stage.budget); });
+    if (options_.index_every == 1) {
+      times.stage = kLayers * timed(2, [&] { ops::sparse_attend(q, k, v, indexer, stage.budget); });
+      return;
+    }
+    // As the engine does it, pass by pass: the mask of a pass is made once a group.
+    const std::int64_t chunk = *subject_.engine().options().chunk, leaders = subject_.config().indexers();
+    const auto rows = [](const Tensor& x, std::int64_t begin, std::int64_t count) {
+      return x.narrow(1, begin, count);
+    };
+    for (std::int64_t begin = 0; begin < options_.length; begin += chunk) {
+      const std::int64_t count = std::min(chunk, options_.length - begin);
+      const Tensor of_q = rows(q, begin, count), of_k = rows(k, 0, begin + count),
+                   of_v = rows(v, 0, begin + count);
+      ops::IndexerInputs part = indexer;
+      part.q = rows(indexer.q, begin, count);
+      part.k = rows(indexer.k, 0, begin + count);
+      part.w = rows(indexer.w, begin, count);
+      Tensor mask;
+      times.stage += static_cast<double>(leaders) * timed(2, [&] {
+                       mask.reset();
+                       mask =
+                           ops::sparse_attend_with_mask(of_q, of_k, of_v, part, stage.budget).selection.mask;
+                     });
+      times.stage +=
+          static_cast<double>(kLayers - leaders) * timed(2, [&] { ops::attend(of_q, of_k, of_v, mask); });
+    }
   }
 
   Times decode(std::int64_t batch) {
@@ -190,7 +216,7 @@ class SystemRun {
     Times times;
     times.whole = timed(kSteps, [&] { subject_.engine().decode(steps); });
 
-    const Subject::Stage stage = subject_.stage(sequences, 1);
+    Subject::Stage stage = subject_.stage(sequences, 1);
     const auto all_layers = [&] {
       for (std::int64_t n = 0; n < kLayers; ++n) subject_.run(stage, n);
     };
@@ -271,8 +297,11 @@ json run_gpu(const GpuOptions& options, Progress& progress) {
     c10::getDeviceAllocator(kGpu.type())->emptyCache();
   }
   const SystemTimes &gsa = systems[nn::System::gsa], &standard = systems[nn::System::standard];
-  progress.say(concat("\nThe whole paper-1.7b, random weights, bfloat16, ", options.length, " tokens\n",
-                      table_line({"", "gsa", "standard", "×", "attention: gsa", "dense", "dense by torch"})));
+  progress.say(concat(
+      "\nThe whole paper-1.7b, random weights, bfloat16, ", options.length, " tokens",
+      options.index_every == 1 ? ""
+                               : concat(", gsa with an indexer in every ", options.index_every, "-th layer"),
+      "\n", table_line({"", "gsa", "standard", "×", "attention: gsa", "dense", "dense by torch"})));
   progress.say(table_row("prefill", gsa.prefill, standard.prefill));
   progress.say(table_line({concat("prefill, runs of ", kRun), duration(gsa.prefill_of_runs),
                            duration(standard.prefill_of_runs),

@@ -13,6 +13,7 @@ namespace gsa::bench {
 struct GpuOptions {
   std::int64_t length = 131072;
   std::vector<std::int64_t> batches = {1, 8};
+  std::int64_t index_every = 1;  // every so many layers of gsa have an indexer
 };
 
 // Prints tables as it goes and returns everything as JSON.

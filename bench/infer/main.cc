@@ -37,10 +37,15 @@ tokens, which is the hardest case (neighbours select independently of each other
 of 24 layers by itself; 'dense by torch' the fastest of cuDNN and FlashAttention, and the standard model is given the
 difference where that is faster than what it ran.
 
+--index-every n: gsa has an indexer in every n-th layer, and the n - 1 layers behind it share its selection. On a CPU a
+group of n layers is timed, and what is shown is the mean of its layers; on a GPU the whole model has such groups. The
+standard model, in the same run, stays what it is.
+
 Examples
   gsa_bench_infer                              4K, 32K, 128K in fp32 and bf16: some minutes on two cores
   gsa_bench_infer --length 4096 --type fp32    seconds
   gsa_bench_infer --device cuda                a minute on an H200
+  gsa_bench_infer --device cuda --index-every 4
 )";
 
 struct Options {
@@ -49,6 +54,7 @@ struct Options {
   std::vector<std::string> types = {"fp32", "bf16"};
   std::vector<std::int64_t> batches = {1, 8};
   int threads = 0;
+  std::int64_t index_every = 1;
 };
 
 std::string heading(const Machine& m) {
@@ -62,15 +68,17 @@ void run(Options options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   write_json_file(options.json, nlohmann::ordered_json::object());
   Progress progress;
-  nlohmann::ordered_json document = {{"gsa", GSA_VERSION}, {"device", options.device}};
+  nlohmann::ordered_json document = {
+      {"gsa", GSA_VERSION}, {"device", options.device}, {"index_every", options.index_every}};
   if (options.device == "cuda") {
-    document["model"] = run_gpu(
-        {.length = options.lengths.empty() ? 131072 : options.lengths.front(), .batches = options.batches},
-        progress);
+    document["model"] = run_gpu({.length = options.lengths.empty() ? 131072 : options.lengths.front(),
+                                 .batches = options.batches,
+                                 .index_every = options.index_every},
+                                progress);
   } else {
     const Machine machine = measure_machine(progress);
     progress.say(heading(machine));
-    CpuOptions cpu{.lengths = options.lengths, .types = {}};
+    CpuOptions cpu{.lengths = options.lengths, .types = {}, .index_every = options.index_every};
     if (cpu.lengths.empty()) cpu.lengths = {4096, 32768, 131072};
     for (const std::string& type : options.types)
       cpu.types.push_back(type == "fp32" ? at::kFloat : at::kBFloat16);
@@ -106,6 +114,10 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--threads", options.threads, "Threads (default: torch's choice)")
       ->check(CLI::Range(1, 1024));
+  app.add_option("--index-every", options.index_every,
+                 "gsa has an indexer in every n-th layer; the layers between share its selection")
+      ->check(CLI::Range(1, 24))
+      ->capture_default_str();
   app.add_option("--json", options.json, "File for the results")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const bool gpu = options.device == "cuda";

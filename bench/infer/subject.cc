@@ -18,6 +18,7 @@ nn::ModelConfig config_of(const SubjectOptions& options) {
   apply(config, options.system);
   config.attention.dense_below = 0;  // what is measured is sparse attention, at any length
   config.layers = options.layers;
+  if (config.attention.sparse) config.index_layers = nn::every_nth_layer(options.layers, options.index_every);
   config.vocab_size = options.vocabulary;
   return config;
 }
@@ -32,20 +33,21 @@ infer::Weights random_weights(const nn::ModelConfig& config, const SubjectOption
   infer::Weights weights;
   weights.config = config;
   weights.selects = a.sparse;
-  weights.columns = infer::input_columns(a, a.sparse);
   weights.embedding = matrix(config.vocab_size, a.d_model);
   weights.output = matrix(config.vocab_size, a.d_model);
   weights.norm = torch::ones({a.d_model}, options);
-  const bool gates = weights.columns.value_gate + weights.columns.output_gate > 0;
   for (std::int64_t n = 0; n < config.layers; ++n) {
     infer::LayerWeights layer;
+    layer.columns = infer::input_columns(config.attention_of(n), a.sparse);
     layer.input_norm = layer.post_norm = weights.norm;
-    layer.input = matrix(weights.columns.total, a.d_model);
-    if (gates) layer.input_bias = torch::zeros({weights.columns.total}, options);
+    layer.input = matrix(layer.columns.total, a.d_model);
+    if (layer.columns.value_gate + layer.columns.output_gate > 0) {
+      layer.input_bias = torch::zeros({layer.columns.total}, options);
+    }
     layer.output = matrix(a.d_model, a.heads * a.head_size);
     layer.gate_up = matrix(2 * config.intermediate, a.d_model);
     layer.down = matrix(a.d_model, config.intermediate);
-    if (a.sparse) {
+    if (config.has_indexer(n)) {
       layer.index_bias = torch::zeros({a.indexer.heads}, options);
       // Not known yet: k_t is k.
       layer.mean_variance = torch::full({1}, -1, torch::dtype(at::kDouble).device(subject.device));
@@ -80,7 +82,7 @@ infer::Sequence Subject::filled(std::int64_t length) {
     const auto rows = [&](at::IntArrayRef shape) { return torch::randn(shape, options).mul_(kSpread); };
     for (std::int64_t n = 0; n < config_.layers; ++n) {
       ops::OptTensor index_k;
-      if (sparse()) index_k = rows({count, a.indexer.head_size});
+      if (config_.has_indexer(n)) index_k = rows({count, a.indexer.head_size});
       cache.write(n, slots, rows({count, a.kv_heads, a.head_size}), rows({count, a.kv_heads, a.head_size}),
                   index_k);
     }
@@ -120,11 +122,20 @@ Subject::Stage Subject::stage(const std::vector<const infer::Sequence*>& sequenc
   return stage;
 }
 
-Tensor Subject::run(const Stage& stage, std::int64_t n) {
+Tensor Subject::run(Stage& stage, std::int64_t n) {
   ops::PagedCache pages = engine_->cache().pages(n);
   pages.block_table = stage.pages.block_table;
   pages.lengths = stage.pages.lengths;
   pages.max_length = stage.pages.max_length;
+  if (sparse() && !config_.has_indexer(n)) {
+    return ops::decode_selected(stage.q, pages, *stage.selection, stage.gate).out;
+  }
+  if (!config_.index_layers.empty()) {
+    const ops::DecodedSelection both =
+        ops::decode_with_selection(stage.q, pages, *stage.indexer, stage.budget, stage.gate);
+    stage.selection = both.selection;
+    return both.decoded.out;
+  }
   return ops::decode(stage.q, pages, stage.indexer, stage.budget, stage.gate).out;
 }
 

@@ -21,7 +21,8 @@ struct SubjectOptions {
   at::ScalarType type = at::kFloat;
   at::Device device = at::kCPU;
   std::int64_t layers = 1;
-  std::int64_t vocabulary = 512;                     // small: what is measured then is the layers
+  std::int64_t index_every = 1;   // every so many layers have an indexer, where the system has one
+  std::int64_t vocabulary = 512;  // small: what is measured then is the layers
   std::optional<std::int64_t> chunk = std::nullopt;  // of prefill; absent: the engine's own
 };
 
@@ -44,10 +45,12 @@ class Subject {
     std::optional<ops::IndexerInputs> indexer;
     ops::BudgetOptions budget;
     ops::OptTensor gate;
+    std::optional<ops::SelectedPositions> selection;  // that run() of the layer with an indexer left
   };
   Stage stage(const std::vector<const infer::Sequence*>& sequences, std::int64_t queries);
-  // Score, select, attend and gate of one layer, with the pages of layer n.
-  at::Tensor run(const Stage& stage, std::int64_t n);
+  // Score, select, attend and gate of one layer, with the pages of layer n; where layers share a selection, in their
+  // order.
+  at::Tensor run(Stage& stage, std::int64_t n);
 
   // The keys and values of layer 0 of sequences of one length, as torch likes them:
   // [sequences, kv_heads, length, head_size].

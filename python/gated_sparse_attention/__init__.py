@@ -11,7 +11,8 @@ import importlib as _importlib
 from . import functional
 from .attention import AttentionResult, GatedSparseAttention
 from .config import (
-    AttentionConfig, BudgetConfig, IndexerConfig, ModelConfig, RopeConfig, TemperatureConfig, YarnConfig, every_nth_layer,
+    AttentionConfig, BudgetConfig, IndexerConfig, ModelConfig, RopeConfig, TemperatureConfig, YarnConfig,
+    every_nth_layer,
 )  # fmt: skip
 from .kl_sample import KlSample
 from .model import GatedSparseForCausalLM, GatedSparseModel, ModelLoss, ModelResult

@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from ._errors import bad_argument, shown
 from .config import AttentionConfig
 from .functional import (
-    IndexerInputs, attend, attend_lse, gate, indexer_kl, rotary, select_mask, sparse_attention,
+    Attention, IndexerInputs, SparseAttention, attend, attend_lse, gate, indexer_kl, rotary, select_mask,
+    sparse_attention,
 )  # fmt: skip
 from .indexer import Indexer, make_linear
 from .plan import ForwardOptions, SequenceGroup, SequencePlan, make_plan
 from .rms_norm import RmsNorm
 from .rope import Rope
-from .selection import SharedSelection
+from .selection import SharedSelection, at_temperature, budget_options, mask_is_affordable
 
 _WHERE = "GatedSparseAttention"
 _FEW_ROWS = 16  # for so few the copy of weights into one matrix would cost more than it saves
@@ -40,7 +41,7 @@ class AttentionResult:
     """out as h. kl: 0-dim, the indexer's loss, mean over queries, where wanted. kept: 0-dim, of a loss over all keys
     in the sparse phase, the share of dense attention's mass on the selected keys. k_t: int32 as h without d_model,
     how many keys each query attended to, in the sparse phase. variance_totals: float64 [2], what moves the running
-    mean of the variance. selection: where wanted, in the sparse phase, and for the loss in warm-up."""
+    mean of the variance. selection: for followers, in the sparse phase, and for the loss in warm-up."""
 
     out: Tensor
     kl: Tensor | None = None
@@ -87,41 +88,6 @@ def in_backward() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def _add_loss(
-    result: _GroupResult, group: SequenceGroup, q: Tensor, k: Tensor, inputs: IndexerInputs,
-    support: dict[str, Tensor], plan: SequencePlan,
-) -> None:  # fmt: skip
-    """inputs: at the indexer's temperature; support: without elements for every visible key."""
-    tiles, lse, over_all = None, result.lse, not support
-    if over_all and plan.kl_sample is not None and plan.kl_sample.parts() > 1:
-        if group.lengths is None:
-            bad_argument(_WHERE, "kl_sample", "none in a compiled pass, as every call has draws of its own", "one")
-        tiles = plan.kl_sample.derive(1, int(group.sparse)).tiles(group.lengths)
-    if over_all and group.sparse:
-        lse = attend_lse(q.detach(), k.detach(), query_tiles=tiles, layout=group.layout)
-        # Queries outside the sample have a dense lse of 0.
-        lost = torch.where(lse == 0, 0.0, 1 - (result.lse - lse).exp())
-        result.lost = lost.mean(-1).sum()
-    # The target is a constant: neither q nor k learns from it.
-    loss = indexer_kl(q.detach(), k.detach(), lse, inputs, **support, query_tiles=tiles, layout=group.layout)
-    result.kl = group.flat(loss.loss)
-
-
-def _attend_shared(
-    group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, indexer: IndexerInputs | None,
-    plan: SequencePlan,
-) -> _GroupResult:  # fmt: skip
-    """Attention by another layer's mask; indexer: that layer's, at its temperature."""
-    q, k, v = group.take(q), group.take_keys(k), group.take_keys(v)
-    accumulation = "ordered" if plan.deterministic else "atomic"
-    found = attend(q, k, v, mask, layout=group.layout, accumulation=accumulation)
-    result = _GroupResult(group.flat(found.out), found.lse)
-    if plan.want_kl:
-        support = {"mask": mask} if group.sparse and plan.kl_support == "selected" else {}
-        _add_loss(result, group, q, k, group.take_indexer(indexer), support, plan)
-    return result
-
-
 class GatedSparseAttention(nn.Module):
     """One layer. ``layer.config`` is a validated copy of the configuration it was made with."""
 
@@ -166,8 +132,8 @@ class GatedSparseAttention(nn.Module):
 
     def forward(
         self, h: Tensor, *, plan: SequencePlan | None = None, mean_variance: Tensor | None = None,
-        attend_cached: AttendCached | None = None, selection: SharedSelection | None = None,
-        want_selection: bool = False, **options: Unpack[ForwardOptions],
+        attend_cached: AttendCached | None = None, selection: SharedSelection | None = None, followers: int = 0,
+        **options: Unpack[ForwardOptions],
     ) -> AttentionResult:  # fmt: skip
         """h [B, L, d_model], or [T, d_model] with cu_seqlens; options: ForwardOptions, or the plan made of them.
 
@@ -177,8 +143,8 @@ class GatedSparseAttention(nn.Module):
 
         attend_cached: attends in this pass's place, to the keys of a cache; beside a plan, with packed h.
 
-        selection: for a layer without an indexer, that of its leader, which gives it out with want_selection, by a
-        pass with the same options over the same sequences.
+        selection: for a layer without an indexer, what the layer that selects returned, by a pass with the same options
+        over the same sequences, in which `followers` said how many layers will share it.
         """
         if plan is None:
             self._check_input(h, options.get("cu_seqlens") is not None)
@@ -188,43 +154,46 @@ class GatedSparseAttention(nn.Module):
         else:
             self._check_input(h, plan.packed)
         if attend_cached is not None:
-            if selection is not None or want_selection:
+            if selection is not None or followers:
                 bad_argument(_WHERE, "selection", "none beside attend_cached, which has its own", "one")
             return AttentionResult(self.output(h, attend_cached(self, *self.project(h, plan))))
-        self._check_selection(plan, selection, want_selection)
+        self._check_selection(plan, selection, followers)
         if mean_variance is not None and self.config.shares_selection:
             bad_argument(_WHERE, "mean_variance", "None for a layer that shares another's selection", "one")
         if plan.phase != "sparse" or mean_variance is not None or self.indexer is None:
-            return self._attend(h, plan, mean_variance, selection, want_selection)
+            return self._attend(h, plan, mean_variance, selection, followers)
         if in_backward():
-            return self._attend_again(h, plan, want_selection)
+            return self._attend_again(h, plan, followers)
         before = self.indexer.mean_variance.clone()
-        result = self._attend(h, plan, before, None, want_selection)
+        result = self._attend(h, plan, before, None, followers)
         if self.training:
             self.indexer.update_mean_variance(result.variance_totals.clone())
             self._last_move = None if torch.compiler.is_compiling() else (before, result.variance_totals)
         return result
 
-    def _attend_again(self, h: Tensor, plan: SequencePlan, want_selection: bool) -> AttentionResult:
+    def _attend_again(self, h: Tensor, plan: SequencePlan, followers: int) -> AttentionResult:
         """Inside a checkpointed function of the user's own: as the last pass was, and without moving the mean."""
         before, totals = self._last_move or (self.indexer.mean_variance, None)  # evaluation mode never moves it
-        return self._attend(h, plan, before, None, want_selection, totals)
+        return self._attend(h, plan, before, None, followers, totals)
 
-    def _check_selection(self, plan: SequencePlan, selection: SharedSelection | None, want_selection: bool) -> None:
-        if want_selection and self.indexer is None:
-            bad_argument(_WHERE, "want_selection", "False for a layer without an indexer", "True")
+    def _check_selection(self, plan: SequencePlan, selection: SharedSelection | None, followers: int) -> None:
+        if followers and self.indexer is None:
+            bad_argument(_WHERE, "followers", "0 for a layer without an indexer", followers)
         if not self.config.shares_selection:
             if selection is not None:
-                bad_argument(_WHERE, "selection", "None for a layer that shares no other's", "one")
+                bad_argument(_WHERE, "selection", "None for a layer that does not share one", "one")
             return
-        needed = plan.phase == "sparse" or plan.want_kl
-        if needed != (selection is not None):
-            expected = "that of the layer whose selection is shared" if needed else f"None in phase {plan.phase}"
-            bad_argument(_WHERE, "selection", expected, "one" if selection is not None else "None")
+        sparse = plan.phase == "sparse"
+        if (sparse or plan.want_kl) != (selection is not None):
+            expected = "None in this phase" if selection is not None else "that of the layer whose selection is shared"
+            bad_argument(_WHERE, "selection", expected, "None" if selection is None else "one")
         if selection is None:
             return
-        sparse = [group.sparse for group in plan.groups]
-        if [mask is not None for mask in selection.masks] != sparse or plan.want_kl and selection.indexer is None:
+        asks = plan.want_kl or any(g.sparse and mask is None for g, mask in zip(plan.groups, selection.masks))
+        fits = len(selection.masks) == len(plan.groups) and (selection.k_t is not None) == sparse
+        fits = fits and not (asks and selection.indexer is None)
+        fits = fits and all(g.sparse or mask is None for g, mask in zip(plan.groups, selection.masks))
+        if not fits or (sparse and selection.k_t.numel() != plan.tokens):
             bad_argument(_WHERE, "selection", "one of a pass with the same options over the same sequences", "another")
 
     def _check_input(self, h: Tensor, packed: bool) -> None:
@@ -266,19 +235,17 @@ class GatedSparseAttention(nn.Module):
 
     def _attend(
         self, h: Tensor, plan: SequencePlan, mean_variance: Tensor | None, shared: SharedSelection | None,
-        want_selection: bool, known_totals: Tensor | None = None,
+        followers: int, known_totals: Tensor | None = None,
     ) -> AttentionResult:  # fmt: skip
         """known_totals: of the pass that this one has to repeat."""
         x = h.reshape(plan.tokens, self.config.d_model)
         q, k, v, indexer = self.project(x, plan)
         if plan.context is not None:
             k, v, indexer = plan.context.gather_keys(k, v, indexer)
+        asked = self._asked(indexer, mean_variance, len(plan.groups)) if shared is None else shared.apart()
         results, totals = [], None
-        for number, group in enumerate(plan.groups):
-            if shared is None:
-                results.append(self._attend_group(group, q, k, v, indexer, plan, mean_variance, want_selection))
-            else:
-                results.append(_attend_shared(group, q, k, v, shared.masks[number], shared.indexer, plan))
+        for group, mask in zip(plan.groups, asked.masks):
+            results.append(self._attend_group(group, q, k, v, asked, mask, plan, followers))
             if results[-1].variance is not None:
                 visible = plan.visible if group.rows is None else plan.visible.index_select(0, group.rows)
                 more = self.indexer.variance_totals(results[-1].variance, visible)
@@ -297,8 +264,8 @@ class GatedSparseAttention(nn.Module):
         if plan.phase == "sparse" and shared is None:
             k_t = plan.gather([result.k_t for result in results]).view(h.shape[:-1])
         selection = None
-        if want_selection and indexer is not None:
-            selection = self._shared(tuple(result.mask for result in results), k_t, indexer if plan.want_kl else None)
+        if followers and indexer is not None:
+            selection = self._for_followers(asked, results, k_t, plan)
         if not plan.want_kl:
             return AttentionResult(out, k_t=k_t, variance_totals=totals, selection=selection)
         parts = 1 if plan.kl_sample is None else plan.kl_sample.parts()
@@ -311,52 +278,84 @@ class GatedSparseAttention(nn.Module):
             kept = 1 - lost / queries * parts
         return AttentionResult(out, kl, kept, k_t, totals, selection)
 
-    def _shared(
-        self, masks: tuple[Tensor | None, ...], k_t: Tensor | None, indexer: IndexerInputs | None
+    def _asked(self, indexer: IndexerInputs | None, mean_variance: Tensor | None, groups: int) -> SharedSelection:
+        """The layer's own indexer, before it has selected."""
+        learned = self.indexer is not None and self.config.indexer.temperature.learned
+        log = self.indexer.log_temperature if learned else None
+        return SharedSelection((None,) * groups, None, indexer, log, mean_variance)
+
+    def _for_followers(
+        self, asked: SharedSelection, results: list[_GroupResult], k_t: Tensor | None, plan: SequencePlan
     ) -> SharedSelection:
-        if indexer is not None:
-            indexer = self.indexer.at_temperature(indexer)
-            if indexer.bias is not None:  # a tensor of its own: a parameter is no result of a checkpointed function
-                indexer = replace(indexer, bias=indexer.bias.clone())
-        return SharedSelection(masks, k_t, indexer)
+        masks = tuple(result.mask for result in results)
+        again = any(group.sparse and mask is None for group, mask in zip(plan.groups, masks))
+        if not plan.want_kl:
+            inputs = asked.indexer.detach() if again else None
+            return SharedSelection(masks, k_t, inputs, None, asked.mean_variance if again else None)
+        # Parameters become tensors of their own, as they are no results of a function that is computed again.
+        bias, log = (None if x is None else x.clone() for x in (asked.indexer.bias, asked.log_temperature))
+        mean = asked.mean_variance if again else None
+        return SharedSelection(masks, k_t, replace(asked.indexer, bias=bias), log, mean)
 
     def _attend_group(
-        self, group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, indexer: IndexerInputs | None,
-        plan: SequencePlan, mean_variance: Tensor | None, want_mask: bool,
+        self, group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, asked: SharedSelection, mask: Tensor | None,
+        plan: SequencePlan, followers: int,
     ) -> _GroupResult:  # fmt: skip
+        """mask: what another layer selected."""
         q, k, v = group.take(q), group.take_keys(k), group.take_keys(v)
-        inputs = None if indexer is None else group.take_indexer(indexer)
+        inputs = None if asked.indexer is None else group.take_indexer(asked.indexer)
         accumulation = "ordered" if plan.deterministic else "atomic"
         over_all = not group.sparse or plan.kl_support == "all"
-        if group.sparse:
-            kept_mask = want_mask or self._keeps_mask(group, q, k, v, plan.want_kl and not over_all)
-            found = sparse_attention(q, k, v, inputs.detach(), self.indexer.budget(mean_variance), layout=group.layout,
-                                     accumulation=accumulation, return_mask=kept_mask)  # fmt: skip
-            result = _GroupResult(group.flat(found.out), found.lse, group.flat(found.k_t),
-                                  found.mask if want_mask else None, group.flat(found.variance))  # fmt: skip
+        found: Attention | SparseAttention
+        if group.sparse and mask is None:
+            own = self.indexer is not None
+            keeps = own and self._keeps_mask(group, q, k, v, plan.want_kl and not over_all, followers)
+            found = sparse_attention(q, k, v, inputs.detach(), budget_options(self.config.budget, asked.mean_variance),
+                                     layout=group.layout, accumulation=accumulation, return_mask=keeps)  # fmt: skip
+            result = _GroupResult(group.flat(found.out), found.lse, group.flat(found.k_t))
+            if own:
+                result.variance, result.mask = group.flat(found.variance), found.mask if followers else None
+            mask = found.mask
         else:
-            found = attend(q, k, v, layout=group.layout, accumulation=accumulation)
+            found = attend(q, k, v, mask, layout=group.layout, accumulation=accumulation)
             result = _GroupResult(group.flat(found.out), found.lse)
-            if plan.phase == "sparse":
+            if plan.phase == "sparse" and not group.sparse:
                 visible = plan.visible if group.rows is None else plan.visible.index_select(0, group.rows)
                 result.k_t = visible.to(torch.int32)
-        if plan.want_kl:
-            support = {} if over_all else self._support(inputs, found, group)
-            _add_loss(result, group, q, k, self.indexer.at_temperature(inputs), support, plan)
+        if not plan.want_kl:
+            return result
+
+        support, tiles, lse = {}, None, found.lse
+        if not over_all:
+            support = self._support(inputs, mask, found, group)
+        elif plan.kl_sample is not None and plan.kl_sample.parts() > 1:
+            if group.lengths is None:
+                bad_argument(_WHERE, "kl_sample", "none in a compiled pass, as every call has draws of its own", "one")
+            tiles = plan.kl_sample.derive(1, int(group.sparse)).tiles(group.lengths)
+        if over_all and group.sparse:
+            lse = attend_lse(q.detach(), k.detach(), query_tiles=tiles, layout=group.layout)
+            # Queries outside the sample have a dense lse of 0.
+            lost = torch.where(lse == 0, 0.0, 1 - (found.lse - lse).exp())
+            result.lost = lost.mean(-1).sum()
+        # The target is a constant: neither q nor k learns from it.
+        inputs = at_temperature(self.config.indexer.temperature, asked.log_temperature, inputs)
+        loss = indexer_kl(q.detach(), k.detach(), lse, inputs, **support, query_tiles=tiles, layout=group.layout)
+        result.kl = group.flat(loss.loss)
         return result
 
-    def _support(self, inputs: IndexerInputs, found, group: SequenceGroup) -> dict[str, Tensor]:
+    def _support(self, inputs: IndexerInputs, mask: Tensor | None, found, group: SequenceGroup) -> dict[str, Tensor]:
         """The selected keys, over which the indexer's loss runs."""
-        if found.mask is not None:
-            return {"mask": found.mask}
-        if not self.indexer.has_temperature():
+        if mask is not None:
+            return {"mask": mask}
+        temperature = self.config.indexer.temperature
+        if not temperature.learned and temperature.value == 1:
             return {"threshold": found.threshold, "tie_cut": found.tie_cut}
         # A threshold speaks of the scores that were selected by, and the loss sees others: their mask then.
         return {"mask": select_mask(inputs.detach(), found.threshold, found.tie_cut, group.layout)}
 
     @staticmethod
-    def _keeps_mask(group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, for_loss: bool) -> bool:
-        """Whether somebody wants the mask once more, and it takes no more memory than q, out and their gradients."""
+    def _keeps_mask(group: SequenceGroup, q: Tensor, k: Tensor, v: Tensor, for_loss: bool, followers: int) -> bool:
+        """Whether somebody wants the mask once more, and it is worth its memory; that of several layers may take what
+        each may."""
         backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        words, query_bytes = -(-group.longest // 32), q.size(-2) * q.size(-1) * q.element_size()
-        return (backward or for_loss) and words <= query_bytes
+        return (backward or for_loss or followers > 0) and mask_is_affordable(group.longest, q, 1 + followers)

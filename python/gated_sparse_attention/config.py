@@ -166,7 +166,7 @@ class AttentionConfig:
     output_gate: str = "elementwise"
     rope: RopeConfig = field(default_factory=RopeConfig)
     init_std: float = 0.02
-    gate_init: float = 0.5
+    gate_init: float = 0.9
     gate_init_std: float = 0.002
 
     def apply(self, system: str) -> "AttentionConfig":

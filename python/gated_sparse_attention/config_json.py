@@ -245,9 +245,10 @@ def config_from_dict(values: dict[str, Any], file: Any = "config.json") -> Model
             _refuse_window(values, config, kind == "mistral", file)
     else:
         _read(_PARTS, values, config, file)
+        # What files of before these keys meant; our own always have them.
+        config.attention.gate_init = 0.5
         _read(_OURS, values, config, file)
         if config.attention.sparse:
-            # What files of before these keys meant; our own always have them.
             config.attention.indexer.rope_fraction, config.attention.indexer.temperature.value = 0.5, 1.0
             _read(_SPARSE, values, config, file)
             _read_index_layers(values, config, file)

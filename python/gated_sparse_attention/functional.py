@@ -22,9 +22,9 @@ from ._errors import bad_argument
 __all__ = [
     "AdamWStep", "Appended", "Attention", "AttentionGradients", "BudgetOptions", "Decoded", "IndexerInputs", "KlLoss",
     "Layout", "Normed", "PagedCache", "QuantizedKeys", "Rotated", "SelectedPositions", "Selection", "SparseAttention",
-    "adamw_", "append", "attend", "attend_backward", "attend_lse", "built_with_cuda", "cross_entropy_", "decode", "gate",
-    "index_scores", "indexer_kl", "pack_mask", "quantize_index_keys", "rms_norm", "rotary", "select", "select_mask", "skinny_linear",
-    "sparse_attention", "swiglu",
+    "adamw_", "append", "attend", "attend_backward", "attend_lse", "built_with_cuda", "cross_entropy_", "decode",
+    "gate", "index_scores", "indexer_kl", "pack_mask", "quantize_index_keys", "rms_norm", "rotary", "select",
+    "select_mask", "skinny_linear", "sparse_attention", "swiglu",
 ]  # fmt: skip
 
 _ops = torch.ops.gsa

@@ -8,7 +8,6 @@ Its input is detached: it learns from its own loss, and that loss reaches nothin
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from .config import AttentionConfig
 from .functional import BudgetOptions, IndexerInputs, rotary
 from .plan import Tables
-from .selection import indexer_inputs
+from .selection import budget_options, indexer_inputs
 
 
 def make_linear(size_in: int, size_out: int, std: float, bias: float | None = None) -> nn.Linear:
@@ -78,20 +77,8 @@ class Indexer(nn.Module):
             w = w * (1 / math.sqrt(heads))
         return indexer_inputs(self.config, q, k, w, bias)
 
-    def has_temperature(self) -> bool:
-        return self.config.temperature.learned or self.config.temperature.value != 1
-
-    def at_temperature(self, inputs: IndexerInputs) -> IndexerInputs:
-        """The scores divided by the temperature, for the loss alone: they are linear in w."""
-        if self.config.temperature.learned:
-            return replace(inputs, w=inputs.w * (-self.log_temperature).exp())
-        if self.config.temperature.value != 1:
-            return replace(inputs, w=inputs.w / self.config.temperature.value)
-        return inputs
-
     def budget(self, mean_variance: Tensor) -> BudgetOptions:
-        config = self.budget_config
-        return BudgetOptions(config.mode, config.base, config.min, config.max, mean_variance)
+        return budget_options(self.budget_config, mean_variance)
 
     def variance_totals(self, variance: Tensor, visible: Tensor) -> Tensor:
         """{sum of Var_t, number of queries} as float64 [2], over queries that see at least k_min tokens."""

@@ -85,20 +85,25 @@ class Block(nn.Module):
 
     def forward(
         self, x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, attend_cached: AttendCached | None = None,
-        selection: SharedSelection | None = None, want_selection: bool = False,
+        selection: SharedSelection | None = None, followers: int = 0,
     ) -> AttentionResult:  # fmt: skip
         """mean_variance: that of before the pass, which moves nothing; BlockRunner does, outside of any checkpoint.
         The others: GatedSparseAttention's."""
         result = self.self_attn(self.input_layernorm(x), plan=plan, mean_variance=mean_variance,
-                                attend_cached=attend_cached, selection=selection, want_selection=want_selection)  # fmt: skip
+                                attend_cached=attend_cached, selection=selection, followers=followers)  # fmt: skip
         middle = self.post_attention_layernorm.take_in(x, result.out)
         return replace(result, out=middle.sum + self.mlp(middle.y))
 
 
-def leads(layers: Sequence[Block]) -> list[bool]:
-    """Of each layer, whether others share its selection."""
-    shares = [layer.self_attn.config.shares_selection for layer in layers]
-    return [after and not own for own, after in zip(shares, [*shares[1:], False])]
+def followers_of(layers: Sequence[Block]) -> list[int]:
+    """Of each layer, how many share its selection."""
+    counts, leader = [0] * len(layers), 0
+    for number, layer in enumerate(layers):
+        if layer.self_attn.config.shares_selection:
+            counts[leader] += 1
+        else:
+            leader = number
+    return counts
 
 
 class BlockRunner:
@@ -113,35 +118,38 @@ class BlockRunner:
         self, layers: Sequence[Block], plan: SequencePlan, run: Callable[..., tuple] | None = None, moves: bool = True
     ):
         self.plan, self.run, self.moves = plan, run, moves
-        self.leads = leads(layers)
+        self.followers = followers_of(layers)
         self.selection: SharedSelection | None = None
-        self.losses: list[list[Tensor]] = []  # of each group of layers
+        self.losses: list[Tensor] = []  # of each indexer
+        self.sharers = 1  # layers that go by the selection at hand
 
     def __call__(self, number: int, block: Block, x: Tensor) -> AttentionResult:
         """Layer `number` over x."""
-        plan, shares = self.plan, block.self_attn.config.shares_selection
+        plan, follows = self.plan, block.self_attn.config.shares_selection
         if plan.kl_sample is not None:
             plan = replace(plan, kl_sample=plan.kl_sample.derive(0, number))
-        if not shares:
-            self.selection = None
-        result = self._run(block, x, plan, self.selection, self.leads[number])
-        if self.leads[number]:
+        if not follows:
+            self.selection, self.sharers = None, 1 + self.followers[number]
+        result = self._run(block, x, plan, self.selection, self.followers[number])
+        if not follows:
             self.selection = result.selection
         if result.kl is not None:
-            if not shares:
-                self.losses.append([])
-            self.losses[-1].append(result.kl)
+            # An indexer's loss: the mean over the layers that go by its selection.
+            kl = result.kl if self.sharers == 1 else result.kl / self.sharers
+            if follows:
+                self.losses[-1] = self.losses[-1] + kl
+            else:
+                self.losses.append(kl)
         return result
 
     def kl(self) -> Tensor | None:
         """The indexers' losses, ModelResult's."""
-        means = [terms[0] if len(terms) == 1 else torch.stack(terms).mean() for terms in self.losses]
-        return torch.stack(means) if means else None
+        return torch.stack(self.losses) if self.losses else None
 
     def _run(
-        self, block: Block, x: Tensor, plan: SequencePlan, selection: SharedSelection | None, leads: bool
+        self, block: Block, x: Tensor, plan: SequencePlan, selection: SharedSelection | None, followers: int
     ) -> AttentionResult:
-        config = block.self_attn.config.indexer
+        config = block.self_attn.config
         indexer = block.self_attn.indexer if plan.phase == "sparse" else None
         before = None if indexer is None else indexer.mean_variance.clone()
 
@@ -150,7 +158,7 @@ class BlockRunner:
         ) -> tuple[Tensor | None, ...]:
             # Both ways as arguments and results, the only tensors that a checkpoint tells autograd of.
             given = SharedSelection.of(shared, config) if shared else None
-            result = block(x, plan, mean_variance, selection=given, want_selection=leads)
+            result = block(x, plan, mean_variance, selection=given, followers=followers)
             found = () if result.selection is None else result.selection.tensors()
             return result.out, result.kl, result.kept, result.k_t, result.variance_totals, *found
 

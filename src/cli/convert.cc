@@ -12,6 +12,7 @@
 
 #include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/grouping.h"
 #include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/progress.h"
@@ -29,8 +30,13 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ConvertCommand {
-  std::string folder, output, system = "gsa";
+  std::string folder, output, system;  // system empty: see converted_config()
   std::vector<std::string> settings;
+  std::int64_t index_every = 0;  // 0: as index_layers, or the settings, have it
+  std::string index_layers;
+  GroupingOptions grouping;
+
+  bool groups() const { return index_every > 0 || !index_layers.empty(); }
 };
 
 constexpr const char* kConvertLesson = R"(
@@ -43,6 +49,12 @@ say how. Parts that the folder has stay as they are. Weights keep their type, to
 Weights go from file to file, a tensor at a time: beside these, one layer in float32 is in memory. OUT appears when it
 is complete; a folder that has something in it is refused.
 
+--index-every n leaves indexers behind: one of n layers keeps its own, and the layers after it attend to what it selects,
+which makes long texts faster. With --data the text of a dataset says which layers: those whose groups agree best on
+keys, ceil(layers / n) of them (gsa eval --measure agreement has the figures); what each layer kept of attention's mass
+before and keeps now is printed. Without it every n-th layer keeps its indexer, and nothing was measured. --index-layers
+names the layers. Afterwards training gets the model used to it: gsa train, sparse steps.
+
 --set takes the options of `gsa train` about the model: model.k_base, model.k_min, model.k_max, model.budget,
 model.index_heads, model.index_head_size, model.index_rope_fraction, model.index_temperature, model.dense_below,
 model.value_gate, model.output_gate, model.gate_init, model.score_form, model.indexer_init and so on; what the folder's weights fix (sizes,
@@ -53,6 +65,7 @@ Examples
   gsa convert Qwen3-0.6B --output qwen3-gsa
   gsa convert Llama-3.2-1B --output llama-gsa --set model.index_heads=8 --set model.k_base=1024
   gsa convert Mistral-7B-v0.3 --system sparse-only --output mistral-sparse      an indexer, no gates
+  gsa convert runs/book/latest --index-every 4 --data data/valid --output book-4    one selection for about four layers
   gsa tokenize text.jsonl --tokenizer qwen3-gsa --output data/text              then let the indexer learn
   gsa train --set model.from=qwen3-gsa --set data.train=data/text ...           (gsa convert prints the command)
 )";
@@ -154,11 +167,48 @@ nn::ModelConfig converted_config(const ConvertCommand& options, const std::strin
     }
     set_option(train, setting);
   }
-  nn::System system = checking_option("--system", [&] { return nn::system_by_name(options.system); });
-  train.model.system = nn::name_of(system);
+  // A folder that only leaves indexers behind stays the system it is.
+  if (!options.system.empty() || !stored.attention.sparse || !options.groups()) {
+    const std::string name = options.system.empty() ? "gsa" : options.system;
+    train.model.system = nn::name_of(checking_option("--system", [&] { return nn::system_by_name(name); }));
+  }
   train.model.from = from;
   train.data.length = std::min(stored.max_positions, kLongest);
-  return train.model_config(0, stored);
+  nn::ModelConfig config = train.model_config(0, stored);
+  if (!options.groups()) return config;
+  if (!config.attention.sparse) {
+    throw UsageError(
+        concat("--index-every, --index-layers: expected a system with an indexer, got ", options.system));
+  }
+  if (train.model.index_every > 0 || !train.model.index_layers.empty()) {
+    throw UsageError(
+        "--set: expected no model.index_every or model.index_layers beside --index-every and "
+        "--index-layers, got one");
+  }
+  const bool listed = !options.index_layers.empty();
+  checking_option(listed ? "--index-layers" : "--index-every", [&] {
+    nn::set_index_layers(config, listed ? nn::layers_by_text(options.index_layers)
+                                        : nn::every_nth_layer(config.layers, options.index_every));
+    config.validate();
+  });
+  return config;
+}
+
+// Indexers may be left behind, never made up beside others that have learned.
+void check_index_layers(const ConvertCommand& options, const nn::ModelConfig& stored,
+                        const nn::ModelConfig& config) {
+  if (!stored.attention.sparse) return;
+  for (std::int64_t n = 0; n < config.layers; ++n) {
+    if (!config.has_indexer(n) || stored.has_indexer(n)) continue;
+    throw UsageError(concat(options.index_every > 0 ? "--index-every" : "--index-layers",
+                            ": expected layers whose indexer the folder has (",
+                            nn::layers_text(stored.index_layers), "), got layer ", n));
+  }
+}
+
+std::string system_name(const nn::ModelConfig& model) {
+  const auto system = nn::system_of(model.attention);
+  return system ? nn::name_of(*system) : "an ablation";
 }
 
 // Parts are added, none is taken away or changed in kind, and at least one is new.
@@ -166,7 +216,8 @@ void check_parts(const ConvertCommand& options, const train::TrainConfig& train,
                  const nn::ModelConfig& stored, const nn::ModelConfig& config) {
   const nn::AttentionConfig &before = stored.attention, &after = config.attention;
   const auto refuse_system = [&](const std::string& expected) {
-    throw UsageError(concat("--system: expected ", expected, ", got ", options.system));
+    throw UsageError(concat("--system: expected ", expected, ", got ",
+                            options.system.empty() ? system_name(config) : options.system));
   };
   const auto check_gate = [&](const char* key, const char* part, const std::string& asked, nn::GateKind had,
                               nn::GateKind has) {
@@ -190,8 +241,13 @@ void check_parts(const ConvertCommand& options, const train::TrainConfig& train,
     throw UsageError(concat("option 'model.rope_theta': expected ", before.rope.theta, ", as the folder '",
                             options.folder, "' has it, got ", after.rope.theta));
   }
-  const bool nothing_new = before.sparse == after.sparse && before.value_gate == after.value_gate &&
-                           before.output_gate == after.output_gate;
+  const bool leaves_behind = before.sparse && config.indexers() < stored.indexers();
+  const bool nothing_new = !leaves_behind && before.sparse == after.sparse &&
+                           before.value_gate == after.value_gate && before.output_gate == after.output_gate;
+  if (nothing_new && options.groups()) {
+    throw UsageError(
+        "--index-every, --index-layers: expected fewer indexers than the folder has, got as many");
+  }
   if (nothing_new) refuse_system("another system than the folder's");
 }
 
@@ -201,6 +257,28 @@ void copy_companions(const fs::path& from, const fs::path& to) {
     AtomicFile file(to / name);
     file.write(MappedFile(from / name).bytes());
     file.commit();
+  }
+}
+
+void check_grouping(const ConvertCommand& options, const nn::ModelConfig& stored) {
+  const GroupingOptions& grouping = options.grouping;
+  if (grouping.data.empty()) {
+    if (grouping.length || grouping.tokens || grouping.ignore_tokenizer) {
+      throw UsageError(
+          "--length, --tokens, --ignore-tokenizer: expected --data, of whose text they say what is read, got "
+          "none");
+    }
+    return;
+  }
+  if (!options.groups())
+    throw UsageError("--data: expected --index-every or --index-layers beside it, got neither");
+  if (!stored.attention.sparse) {
+    throw UsageError("--data: expected a folder with an indexer that has learned, got a dense model");
+  }
+  if (options.index_every > 0 && stored.indexers() < stored.layers) {
+    throw UsageError(
+        "--data: expected a folder whose layers all have an indexer, to choose from, got one with " +
+        concat(stored.indexers()) + " (--index-layers names those that stay)");
   }
 }
 
@@ -234,6 +312,10 @@ std::string verdict(const nn::ModelConfig& stored, const nn::ModelConfig& config
   };
   if (!after.sparse) return "The model is the function it was.";
   if (!before.sparse) return up_to(longest_uncut(after, false));
+  if (stored.indexers() != config.indexers()) {
+    return up_to(std::min(longest_uncut(before, true), longest_uncut(after, true))) +
+           " Of longer ones some layers go by another's selection.";
+  }
   const auto selection = [](const nn::AttentionConfig& a) {
     return std::tuple(a.indexer.form, a.budget.mode, a.budget.base, a.budget.min, a.budget.max,
                       a.dense_below);
@@ -245,18 +327,19 @@ std::string verdict(const nn::ModelConfig& stored, const nn::ModelConfig& config
 
 void tell(const ConvertCommand& options, const nn::ModelConfig& stored, const nn::ModelConfig& config,
           const nn::Conversion& made) {
-  const auto named = [](const nn::ModelConfig& model) {
-    const auto system = nn::system_of(model.attention);
-    return system ? nn::name_of(*system) : "an ablation";
-  };
   const nn::AttentionConfig& a = config.attention;
-  std::cout << "read     " << options.folder << ": " << named(stored) << ", "
+  std::cout << "read     " << options.folder << ": " << system_name(stored) << ", "
             << grouped(nn::count_model(stored).total()) << " parameters, " << name_of(made.dtype) << '\n'
-            << "wrote    " << options.output << ": " << named(config) << ", "
+            << "wrote    " << options.output << ": " << system_name(config) << ", "
             << grouped(nn::count_model(config).total()) << " parameters\n";
   if (made.gate_parameters > 0) {
     std::cout << "gates    " << grouped(made.gate_parameters)
               << " new parameters, all 0: one half everywhere, folded into v_proj and o_proj\n";
+  }
+  if (made.dropped_parameters > 0) {
+    std::cout << concat("indexer  in layers ", nn::layers_text(config.index_layers), "; ",
+                        grouped(made.dropped_parameters), " parameters of ",
+                        stored.indexers() - config.indexers(), " others were left behind\n");
   }
   if (made.indexer_parameters == 0) {
     std::cout << '\n' << verdict(stored, config) << '\n';
@@ -264,7 +347,7 @@ void tell(const ConvertCommand& options, const nn::ModelConfig& stored, const nn
   }
   const std::int64_t length = std::min({stored.max_positions, 8 * a.budget.base, kLongest});
   std::cout << concat(
-      "indexer  ", grouped(made.indexer_parameters), " new parameters in ", config.layers, " layers, ",
+      "indexer  ", grouped(made.indexer_parameters), " new parameters in ", config.indexers(), " layers, ",
       a.indexer.heads, " heads of ", a.indexer.head_size, "; ", nn::name_of(a.budget.mode),
       " budgets of k_base ", a.budget.base, ", k_min ", a.budget.min, ", k_max ", a.budget.max, "\n\n",
       verdict(stored, config),
@@ -288,13 +371,25 @@ int convert(const ConvertCommand& options) {
   nn::ConvertOptions how;
   how.config = converted_config(options, from, stored, train);
   how.indexer_from_attention = train.model.indexer_init != "random";
+  check_index_layers(options, stored, how.config);
+  check_grouping(options, stored);
   check_parts(options, train, stored, how.config);
 
   watch_interrupts();
   struct Stopped {};
   NewFolder output(place);
   nn::Conversion made;
+  std::optional<Grouping> grouping;
   try {
+    if (!options.grouping.data.empty()) {
+      grouping.emplace(from, options.grouping, [] {
+        if (interrupted()) throw Stopped();
+      });
+      if (options.index_every > 0) {
+        const std::int64_t leaders = (stored.layers + options.index_every - 1) / options.index_every;
+        nn::set_index_layers(how.config, grouping->choose(leaders));
+      }
+    }
     std::optional<Progress> progress;
     how.progress = [&](std::int64_t done, std::int64_t total) {
       if (interrupted()) throw Stopped();
@@ -304,12 +399,23 @@ int convert(const ConvertCommand& options) {
     made = nn::convert_model(from, output.path(), how);
     copy_companions(from, output.path());
     if (interrupted()) throw Stopped();
+    if (grouping) grouping->measure_converted(output.path());
   } catch (const Stopped&) {
     std::cerr << "gsa: interrupted; nothing was written\n";
     return kInterrupted;
   }
   output.commit();
   tell(options, stored, how.config, made);
+  if (grouping) {
+    grouping->print(how.config, std::cout);
+  } else if (options.index_every > 0 && stored.attention.sparse) {
+    std::cout
+        << "Every " << options.index_every
+        << (options.index_every == 2   ? "nd"
+            : options.index_every == 3 ? "rd"
+                                       : "th")
+        << " layer kept its indexer. Nothing was measured: --data DATASET chooses by how far layers agree.\n";
+  }
   return 0;
 }
 
@@ -321,12 +427,22 @@ void add_convert(CLI::App& app, Run& run) {
   auto options = std::make_shared<ConvertCommand>();
   command->add_option("folder", options->folder,
                       "a model folder (config.json and model.safetensors), or a run of gsa train");
-  command->add_option("--system", options->system, "what it becomes: gsa, sparse-only or gated-only")
-      ->capture_default_str();
+  command->add_option("--system", options->system,
+                      "what it becomes: gsa, sparse-only or gated-only. Default: gsa; with --index-every or "
+                      "--index-layers what a sparse folder is");
   command->add_option("--output", options->output, "the new folder");
   command->add_option("--set", options->settings, "model.key=value, as of gsa train; any number of times")
       ->take_all()
       ->allow_extra_args(false);
+  const char* kGroups = "Selections shared between layers";
+  CLI::Option* every =
+      command->add_option("--index-every", options->index_every,
+                          "one of so many layers has an indexer, the others share its selection");
+  every->check(whole_in(1, 65536))->group(kGroups);
+  command->add_option("--index-layers", options->index_layers, "the layers that have one, such as 0,4,9")
+      ->excludes(every)
+      ->group(kGroups);
+  add_grouping_options(*command, options->grouping, kGroups);
   command->callback([&run, options] { run = [options] { return convert(*options); }; });
 }
 

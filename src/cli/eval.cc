@@ -43,7 +43,7 @@ struct EvalCommand {
   std::vector<std::string> measures;
   std::vector<std::int64_t> lengths;
   std::int64_t stride = 0, tokens = 0, batch_tokens = 8192;
-  std::optional<std::int64_t> oracle_queries;
+  std::optional<std::int64_t> oracle_queries, agreement_queries;
   std::string device = "auto", dtype = "auto";
   std::int64_t threads = 0;
 };
@@ -62,6 +62,9 @@ selection    "kept": the share of dense attention's mass that falls on the selec
              selection is the one that the indexer would make. Beside it the oracle's, the best selection with as many
              keys: its mass, the share of it that is kept (the indexer's fault) and of its keys that are selected
              ("recall"), over queries that leave keys out, of --oracle-queries in each window.
+
+agreement    For pairs of layers the share of one's keys that the other has, too, of the selections and of the oracles, at
+             --agreement-queries of each window: which layers could share a selection (gsa convert --index-every).
 
 Memory grows linearly with --length. docs/evaluation.md has the formulas.
 
@@ -90,7 +93,7 @@ void check_eval(const EvalCommand& options) {
   check_choice("--device", options.device, {"auto", "cpu", "cuda"});
   check_choice("--dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"});
   for (const std::string& measure : options.measures) {
-    check_choice("--measure", measure, {"perplexity", "sinks", "selection"});
+    check_choice("--measure", measure, {"perplexity", "sinks", "selection", "agreement"});
   }
 }
 
@@ -155,6 +158,15 @@ EvaluateOptions evaluate_options(const EvalCommand& options, const nn::ModelConf
     }
     result.oracle_queries = *options.oracle_queries;
   }
+  result.agreement = asked("agreement");
+  if (options.agreement_queries) {
+    if (!result.agreement) {
+      throw UsageError(
+          "--agreement-queries: expected the measure agreement, which it is a part of, got a run "
+          "without it");
+    }
+    result.agreement_queries = *options.agreement_queries;
+  }
   result.windows.batch_tokens = options.batch_tokens;
   result.windows.predictions = options.tokens;
   return result;
@@ -208,7 +220,6 @@ void check_memory(const EvalCommand& options, const nn::ModelConfig& config, con
   const auto room = binding::device_memory_room(device);
   if (!room) return;
   const DType dtype = chosen_dtype(options, device).value_or(stored_dtype(options.model.folder));
-  const auto need_of = [&](std::int64_t tokens) { return nn::forward_memory(config, tokens, dtype); };
   // A window is no longer than its document; windows are read together as --batch-tokens has room for them.
   std::int64_t longest = 1, all = 0;
   for (std::int64_t i = 0; i < documents.count(); ++i) {
@@ -217,7 +228,7 @@ void check_memory(const EvalCommand& options, const nn::ModelConfig& config, con
   }
   const std::int64_t length = std::min(lengths.back(), longest);
   const std::int64_t tokens = std::max(length, std::min(options.batch_tokens, 2 * all) / length * length);
-  const nn::MemoryNeed need = need_of(tokens);
+  const nn::MemoryNeed need = nn::forward_memory(config, tokens, length, dtype);
   const double left = static_cast<double>(room->bytes) - need.state;
   if (need.activations <= left) return;
   const auto fitting = static_cast<std::int64_t>(left / (need.activations / static_cast<double>(tokens)));
@@ -375,7 +386,8 @@ void add_eval(CLI::App& app, Run& run) {
   const char* kMeasures = "What to measure";
   command
       ->add_option("--measure", options->measures,
-                   "perplexity, sinks, selection; several between commas. Default: all that the model has")
+                   "perplexity, sinks, selection, agreement; several between commas. Default: all that the "
+                   "model has, but for agreement")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(kMeasures);
@@ -401,6 +413,13 @@ void add_eval(CLI::App& app, Run& run) {
                    concat("queries of a window that are measured beside the oracle, spread evenly; 0: all. "
                           "Default: ",
                           OracleOptions().queries))
+      ->check(whole_in(0, 1ull << 40))
+      ->group(kMeasures);
+  command
+      ->add_option(
+          "--agreement-queries", options->agreement_queries,
+          concat("queries of a window at which layers are compared, spread evenly; 0: all. Default: ",
+                 AgreementOptions().queries))
       ->check(whole_in(0, 1ull << 40))
       ->group(kMeasures);
   const char* kChanges = "Changes to the model";

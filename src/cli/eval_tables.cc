@@ -130,6 +130,25 @@ void print_oracle(const Report& report, std::ostream& out) {
   out << '\n';
 }
 
+void print_agreement(const Report& report, std::ostream& out) {
+  const Agreement& agreement = *report.agreement;
+  Table table({concat("agreement at ", grouped(report.length)), "selections", "oracles", "queries"});
+  table.line();
+  for (std::size_t i = 1; i < agreement.selections.size(); ++i) {
+    table.row({concat("layers ", i - 1, ", ", i), share_cell(agreement.selections[i - 1][i]),
+               share_cell(agreement.oracles[i - 1][i]), grouped(agreement.queries[i - 1][i])});
+  }
+  table.line();
+  table.row({"mean", share_cell(Agreement::neighbours_mean(agreement.selections)),
+             share_cell(Agreement::neighbours_mean(agreement.oracles))});
+  table.print(out);
+  out << "share of the second layer's keys that the first has, over queries that leave keys out in both";
+  if (report.agreement_queries > 0) {
+    out << ", among " << grouped(report.agreement_queries) << " of each window (--agreement-queries 0: all)";
+  }
+  out << "; all pairs: --json, --plots\n";
+}
+
 }  // namespace
 
 void print_reports(const std::vector<Report>& reports, std::ostream& out) {
@@ -148,6 +167,10 @@ void print_reports(const std::vector<Report>& reports, std::ostream& out) {
     }
     if (report.oracle_queries) {
       print_oracle(report, out);
+      out << '\n';
+    }
+    if (report.agreement) {
+      print_agreement(report, out);
       out << '\n';
     }
   }

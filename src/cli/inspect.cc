@@ -115,6 +115,10 @@ void print_parameters(const Report& report) {
     table.row({"gates and indexer add", over_base(layer), over_base(model)});
   }
   table.print(std::cout);
+  if (model.indexer > 0 && report.config.indexers() < report.config.layers) {
+    std::cout << "  A layer: one with an indexer, which " << report.config.indexers() << " of "
+              << report.config.layers << " have.\n";
+  }
   if (report.config.tie_embeddings) std::cout << "  The output projection is the embedding (tied).\n";
 }
 

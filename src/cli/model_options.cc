@@ -38,6 +38,13 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
   app.add_option("--k-max", options.k_max, "upper bound of k")->group(kSwitches);
   app.add_option("--index-heads", options.index_heads, "heads of the indexer")->group(kSwitches);
   app.add_option("--index-head-dim", options.index_head_dim, "size of an indexer head")->group(kSwitches);
+  CLI::Option* every =
+      app.add_option("--index-every", options.index_every,
+                     "layers 0, n, 2n, ... have an indexer, those after each share its selection");
+  every->check(positive_whole())->group(kSwitches);
+  app.add_option("--index-layers", options.index_layers, "the same as a list, such as 0,4,9")
+      ->excludes(every)
+      ->group(kSwitches);
   app.add_option("--dense-below", options.dense_below, "sequences with fewer keys run dense; 0: none do")
       ->group(kSwitches);
   app.add_option("--vocab-size", options.vocab_size, "another vocabulary")->group(kSwitches);
@@ -102,11 +109,12 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
   // An option that a dense model would ignore is refused.
   const bool about_selection = !options.score.empty() || !options.budget.empty() || options.k ||
                                options.k_min || options.k_max || options.index_heads ||
-                               options.index_head_dim || options.dense_below;
+                               options.index_head_dim || options.index_every ||
+                               !options.index_layers.empty() || options.dense_below;
   if (about_selection && !a.sparse) {
     throw Error(
-        "--score, --budget, --k, --k-min, --k-max, --index-heads, --index-head-dim and --dense-below: "
-        "expected a sparse system, got a dense one");
+        "--score, --budget, --k, --k-min, --k-max, --index-heads, --index-head-dim, --index-every, "
+        "--index-layers and --dense-below: expected a sparse system, got a dense one");
   }
   if (!options.score.empty())
     set_form(a.indexer, checking_option("--score", [&] { return score_form_by_name(options.score); }));
@@ -122,6 +130,12 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
   }
   a.indexer.heads = options.index_heads.value_or(a.indexer.heads);
   a.indexer.head_size = options.index_head_dim.value_or(a.indexer.head_size);
+  if (options.index_every) {
+    set_index_layers(config, every_nth_layer(config.layers, *options.index_every));
+  } else if (!options.index_layers.empty()) {
+    checking_option("--index-layers",
+                    [&] { set_index_layers(config, layers_by_text(options.index_layers)); });
+  }
   a.dense_below = options.dense_below.value_or(a.dense_below);
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);
   if (options.extend) extend_by(config, *options.extend);

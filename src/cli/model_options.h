@@ -14,8 +14,9 @@ struct ModelOptions {
   std::string folder;  // a model folder, or empty
   std::string preset = "tiny";
   std::string system;  // empty: gsa for a preset, what it is for a folder
-  std::string value_gate, output_gate, budget, score;
-  std::optional<std::int64_t> k, k_min, k_max, index_heads, index_head_dim, dense_below, vocab_size;
+  std::string value_gate, output_gate, budget, score, index_layers;
+  std::optional<std::int64_t> k, k_min, k_max, index_heads, index_head_dim, index_every, dense_below,
+      vocab_size;
   std::optional<double> extend;
 };
 

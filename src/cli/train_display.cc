@@ -157,7 +157,7 @@ std::string TrainDisplay::summary(const StepReport& report) const {
   if (!report.kl.empty()) {
     const auto worst = std::max_element(report.kl.begin(), report.kl.end());
     add(concat("KL ", number_text("%.4f", mean_of_layers(report.kl)), " (worst ", number_text("%.4f", *worst),
-               " in layer ", worst - report.kl.begin(), ")"));
+               " in layer ", report.kl_layers[static_cast<std::size_t>(worst - report.kl.begin())], ")"));
   }
   if (!report.kept.empty()) {
     const auto worst = std::min_element(report.kept.begin(), report.kept.end());
@@ -193,7 +193,11 @@ void TrainDisplay::record(const StepReport& report) {
   if (!report.kl.empty()) {
     json["kl"] = report.kl;
     scalars.emplace_back("train/kl", mean_of_layers(report.kl));
-    for (std::size_t i = 0; i < report.kl.size(); ++i) scalars.emplace_back(layer_tag("kl", i), report.kl[i]);
+    // Where some layers share a selection, which layer each number is of.
+    if (report.kl_layers.back() + 1 != std::ssize(report.kl)) json["kl_layers"] = report.kl_layers;
+    for (std::size_t i = 0; i < report.kl.size(); ++i) {
+      scalars.emplace_back(layer_tag("kl", static_cast<std::size_t>(report.kl_layers[i])), report.kl[i]);
+    }
   }
   if (!report.kept.empty()) {
     json["kept_mass"] = report.kept;

@@ -175,6 +175,18 @@ Drawn unions(const SelectionQuality& quality, const std::string& caption) {
   return drawn(chart, caption);
 }
 
+Drawn agreement_chart(const char* title, const char* description, LayerPairs pairs,
+                      const std::string& caption) {
+  HeatMap map = by_layer_and_head(std::move(pairs));
+  map.title = title;
+  map.description = description;
+  map.row_label = "layer that is asked";
+  map.column_label = "layer whose keys are looked for";
+  map.low = 0;
+  map.high = 1;
+  return drawn(map, caption);
+}
+
 Drawn perplexity(const std::vector<Report>& reports, const std::string& caption) {
   LineChart chart{.title = "Perplexity by length of the window",
                   .description = "Perplexity per token when the model sees windows of a length.",
@@ -220,6 +232,15 @@ std::vector<NamedChart> charts_of(const std::vector<Report>& reports, const std:
       add("keys-by-layer", keys_by_layer(quality, at));
       const bool tiles = std::isfinite(quality.layers.front().union_over_k.front());
       if (tiles) add("unions", unions(quality, at));
+    }
+    if (report.agreement && std::isfinite(report.agreement->selections.front().front())) {
+      add("agreement", agreement_chart("Keys that layers have in common",
+                                       "Share of the keys that one layer selects which another selects, too.",
+                                       report.agreement->selections, at));
+      add("agreement-oracles",
+          agreement_chart("Best keys that layers have in common",
+                          "Share of the keys that one layer's attention likes best which are another's, too.",
+                          report.agreement->oracles, at));
     }
   }
   return charts;

@@ -18,15 +18,16 @@ nn::Phase checked_phase(const nn::Model& model, const EvaluateOptions& options) 
   if (phase != nn::Phase::dense && !sparse) {
     bad_argument("eval", "phase", "dense for a model without an indexer", nn::name_of(phase));
   }
-  if (options.selection && phase == nn::Phase::dense) {
-    bad_argument("eval", "selection", "a model with an indexer, in phase warmup or sparse",
+  if ((options.selection || options.agreement) && phase == nn::Phase::dense) {
+    bad_argument("eval", options.selection ? "selection" : "agreement",
+                 "a model with an indexer, in phase warmup or sparse",
                  sparse ? "phase dense" : "a model without an indexer");
   }
   if (options.oracle_queries < 0) {
     bad_argument("eval", "oracle_queries", "0 (all) or more", concat(options.oracle_queries));
   }
-  if (!options.perplexity && !options.sinks && !options.selection) {
-    bad_argument("eval", "options", "perplexity, sinks or selection", "none of them");
+  if (!options.perplexity && !options.sinks && !options.selection && !options.agreement) {
+    bad_argument("eval", "options", "perplexity, sinks, selection or agreement", "none of them");
   }
   return phase;
 }
@@ -42,6 +43,9 @@ class Meters {
       : phase_(phase), oracle_(options.oracle), oracle_options_{.queries = options.oracle_queries} {
     if (options.sinks) sinks_.emplace(config);
     if (options.selection) selection_.emplace(config);
+    if (options.agreement) {
+      agreement_.emplace(config.layers, AgreementOptions{.queries = options.agreement_queries});
+    }
   }
 
   nn::ModelForwardOptions forward_options(const Tensor& starts) {
@@ -51,7 +55,7 @@ class Meters {
         sinks_->see_residual(index, residual, starts);
       };
     }
-    if (sinks_ || selection_) {
+    if (sinks_ || selection_ || agreement_) {
       options.observe_attention = [this](std::int64_t layer, const nn::AttentionView& view) {
         see_attention(layer, view);
       };
@@ -62,20 +66,27 @@ class Meters {
   void report(Report& report) const {
     if (sinks_) report.sinks = sinks_->result();
     if (selection_) report.selection = selection_->result();
+    if (agreement_) report.agreement = agreement_->result();
   }
 
  private:
   void see_attention(std::int64_t layer, const nn::AttentionView& view) {
     const bool sparse = phase_ == nn::Phase::sparse;
     std::optional<MaskFacts> facts;
-    if (selection_) {
+    if (selection_ || (agreement_ && !sparse)) {
       const ComparedSelection selection = compare_with_dense(view);
       const SelectionRows rows{selection.k_t, selection.threshold, selection.tie_cut};
-      facts = read_masks(view.starts, *view.indexer, rows);
-      const OracleTotals oracle = oracle_ ? compare_with_oracle(view, rows, oracle_options_) : OracleTotals{};
-      selection_->see_attention(layer, view, selection, *facts, oracle);
+      if (selection_) {
+        facts = read_masks(view.starts, *view.indexer, rows);
+        const OracleTotals oracle =
+            oracle_ ? compare_with_oracle(view, rows, oracle_options_) : OracleTotals{};
+        selection_->see_attention(layer, view, selection, *facts, oracle);
+      }
+      if (agreement_) agreement_->see_attention(layer, view, rows);
     } else if (sparse) {
-      facts = read_masks(view.starts, *view.indexer, {view.k_t, view.threshold, view.tie_cut});
+      const SelectionRows rows{view.k_t, view.threshold, view.tie_cut};
+      if (sinks_) facts = read_masks(view.starts, *view.indexer, rows);
+      if (agreement_) agreement_->see_attention(layer, view, rows);
     }
     // In warm-up the selection is only what would be: attention is paid to everything.
     if (sinks_) sinks_->see_attention(layer, view, sparse ? &*facts : nullptr);
@@ -86,6 +97,7 @@ class Meters {
   OracleOptions oracle_options_;
   std::optional<SinkMeter> sinks_;
   std::optional<SelectionMeter> selection_;
+  std::optional<AgreementMeter> agreement_;
 };
 
 }  // namespace
@@ -127,6 +139,7 @@ Report evaluate(nn::Model model, const Documents& documents, const EvaluateOptio
   if (options.perplexity) report.perplexity = perplexity;
   meters.report(report);
   if (options.selection && options.oracle) report.oracle_queries = options.oracle_queries;
+  if (options.agreement) report.agreement_queries = options.agreement_queries;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 
+#include "eval/agreement.h"
 #include "eval/perplexity.h"
 #include "eval/selection.h"
 #include "eval/sinks.h"
@@ -24,7 +25,9 @@ struct EvaluateOptions {
   bool selection = false;  // needs a model with an indexer, and phase warmup or sparse
   // Of the selection: what the best one with the same k_t would keep, and on how many queries of a window.
   bool oracle = true;
-  std::int64_t oracle_queries = OracleOptions().queries;  // 0: all
+  std::int64_t oracle_queries = OracleOptions().queries;        // 0: all
+  bool agreement = false;                                       // of layers on keys; needs the same
+  std::int64_t agreement_queries = AgreementOptions().queries;  // of a window, at most; 0: all
   // Absent: sparse where the model is, else dense.
   std::optional<nn::Phase> phase = std::nullopt;
   WindowOptions windows = {};
@@ -32,8 +35,8 @@ struct EvaluateOptions {
   std::function<void(std::int64_t done, std::int64_t total)> progress = nullptr;
 };
 
-// Sinks and selection are means over every query of every window (the oracle's: over a sample of those that
-// leave keys out): where windows overlap, over some tokens more than once.
+// Sinks and selection are means over every query of every window (the oracle's and the agreement: over
+// samples of those that leave keys out): where windows overlap, over some tokens more than once.
 struct Report {
   nn::Phase phase = nn::Phase::dense;
   std::int64_t length = 0, stride = 0;
@@ -44,6 +47,8 @@ struct Report {
   std::optional<Sinks> sinks;
   std::optional<SelectionQuality> selection;
   std::optional<std::int64_t> oracle_queries;  // of a window, at most; 0: all. Absent: not measured
+  std::optional<Agreement> agreement;
+  std::int64_t agreement_queries = 0;  // of a window, at most; 0: all
 };
 
 // On the model's device and in its type. Nothing of the model changes. Throws where the documents' tokenizer

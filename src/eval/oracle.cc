@@ -49,6 +49,25 @@ class Comparison {
   // Kept mass, the oracle's, the share of its keys that are selected, and the number of queries that leave
   // keys out: float64 [4] on the device, sums over these.
   Tensor sums(const std::vector<QueryRun>& runs) const {
+    const Measured m = measure(runs);
+    // Products rather than choices, so that a NaN stays visible.
+    const Tensor kept = (m.p * m.sets.selected).sum(1, /*keepdim=*/false, at::kDouble);
+    const Tensor oracle = (m.p * m.sets.oracle).sum(1, /*keepdim=*/false, at::kDouble);
+    const Tensor found = m.sets.selected.logical_and(m.sets.oracle).sum(1).to(at::kDouble) / m.k_t;
+    const Tensor values = torch::stack({kept, oracle, found, torch::ones_like(kept)});
+    return torch::where(m.sets.chooses, values, 0).sum(1);
+  }
+
+  KeySets sets(const std::vector<QueryRun>& runs) const { return measure(runs).sets; }
+
+ private:
+  struct Measured {
+    Tensor p;    // dense attention averaged over heads, [n, keys]
+    Tensor k_t;  // [n]
+    KeySets sets;
+  };
+
+  Measured measure(const std::vector<QueryRun>& runs) const {
     const std::int64_t keys = runs.back().first + runs.back().count;
     std::vector<Tensor> parts;
     for (const QueryRun& run : runs) {
@@ -56,20 +75,10 @@ class Comparison {
     }
     const Tensor position = torch::cat(parts), row = position + begin_;
     const Tensor k_t = selection_.k_t.index_select(0, row).to(at::kLong);
-
     const Tensor p = dense(row, position, keys);
-    const Tensor selected = unpacked(mask(runs, keys), keys);
-    const Tensor best = largest(p, k_t, view_.budget->max);
-    // Products rather than choices, so that a NaN stays visible.
-    const Tensor kept = (p * selected).sum(1, /*keepdim=*/false, at::kDouble);
-    const Tensor oracle = (p * best).sum(1, /*keepdim=*/false, at::kDouble);
-    const Tensor found = selected.logical_and(best).sum(1).to(at::kDouble) / k_t;
-    const Tensor chooses = k_t <= position;
-    const Tensor values = torch::stack({kept, oracle, found, torch::ones_like(kept)});
-    return torch::where(chooses, values, 0).sum(1);
+    return {p, k_t, {unpacked(mask(runs, keys), keys), largest(p, k_t, view_.budget->max), k_t <= position}};
   }
 
- private:
   // Dense attention averaged over heads, [n, keys]; 0 where a key is not visible.
   Tensor dense(const Tensor& row, const Tensor& position, std::int64_t keys) const {
     const std::int64_t count = row.size(0), heads = view_.q.size(1), size = view_.q.size(2);
@@ -158,14 +167,17 @@ std::vector<QueryRun> spread_queries(std::int64_t length, std::int64_t wanted) {
   return runs;
 }
 
-OracleTotals compare_with_oracle(const nn::AttentionView& view, const SelectionRows& rows,
-                                 const OracleOptions& options) {
+namespace {
+
+// Calls take(comparison, runs) for every chunk of the queries that are measured.
+template <typename Take>
+void for_chunks(const nn::AttentionView& view, const SelectionRows& rows, const OracleOptions& options,
+                const Take& take) {
   if (!view.indexer) bad_argument("eval", "view", "an indexer at work", "none");
   if (options.queries < 0) bad_argument("eval", "oracle.queries", "0 (all) or more", concat(options.queries));
   const auto bounds = view.starts.accessor<std::int64_t, 1>();
   const std::int64_t group = view.q.size(1) / view.k.size(1);
   const std::int64_t real = view.q.scalar_type() == at::kDouble ? 8 : 4;
-  Tensor sums = torch::zeros({4}, view.q.options().dtype(at::kDouble));
   for (std::int64_t n = 0; n + 1 < bounds.size(0); ++n) {
     const std::vector<QueryRun> runs = spread_queries(bounds[n + 1] - bounds[n], options.queries);
     if (runs.empty()) continue;
@@ -174,9 +186,26 @@ OracleTotals compare_with_oracle(const nn::AttentionView& view, const SelectionR
     const std::int64_t row_bytes = keys * (2 * group * real + 4 * real + 16);
     const Comparison comparison(view, rows, bounds[n], keys);
     for (const auto& chunk : chunks_of(runs, std::max<std::int64_t>(1, options.chunk_bytes / row_bytes))) {
-      sums += comparison.sums(chunk);
+      take(comparison, chunk);
     }
   }
+}
+
+}  // namespace
+
+void for_key_sets(const nn::AttentionView& view, const SelectionRows& rows, const OracleOptions& options,
+                  const std::function<void(const KeySets&)>& take) {
+  for_chunks(view, rows, options, [&](const Comparison& comparison, const std::vector<QueryRun>& runs) {
+    take(comparison.sets(runs));
+  });
+}
+
+OracleTotals compare_with_oracle(const nn::AttentionView& view, const SelectionRows& rows,
+                                 const OracleOptions& options) {
+  Tensor sums = torch::zeros({4}, view.q.options().dtype(at::kDouble));
+  for_chunks(view, rows, options, [&](const Comparison& comparison, const std::vector<QueryRun>& runs) {
+    sums += comparison.sums(runs);
+  });
   const Tensor host = sums.to(at::kCPU);  // the only wait
   const auto values = host.accessor<double, 1>();
   return {values[0], values[1], values[2], static_cast<std::int64_t>(values[3])};

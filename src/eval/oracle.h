@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "eval/masks.h"
@@ -40,6 +41,15 @@ struct OracleOptions {
 // float64 where q is. Deterministic; a sequence's sums do not depend on the others.
 OracleTotals compare_with_oracle(const nn::AttentionView& view, const SelectionRows& rows,
                                  const OracleOptions& options = {});
+
+// The keys of some queries of a sequence, bool [queries, keys] each; keys: up to the last that any of them sees.
+struct KeySets {
+  at::Tensor selected, oracle;
+  at::Tensor chooses;  // bool [queries]: whether the query leaves keys out
+};
+// Of the queries that compare_with_oracle would measure, chunk by chunk.
+void for_key_sets(const nn::AttentionView& view, const SelectionRows& rows, const OracleOptions& options,
+                  const std::function<void(const KeySets&)>& take);
 
 // At most `wanted` (0: all) of a sequence's queries, in runs of 16 (of `wanted` where that is less) that lie
 // evenly over it; ascending, neighbours joined.

@@ -97,6 +97,17 @@ OrderedJson to_json(const SelectionQuality& quality, std::optional<std::int64_t>
   return json;
 }
 
+OrderedJson to_json(const Agreement& agreement, std::int64_t queries_of_window) {
+  OrderedJson json;
+  json["queries_of_window"] = queries_of_window;
+  json["selections_of_neighbours_mean"] = Agreement::neighbours_mean(agreement.selections);
+  json["oracles_of_neighbours_mean"] = Agreement::neighbours_mean(agreement.oracles);
+  json["selections"] = agreement.selections;  // [a][b]: share of layer b's keys that layer a has
+  json["oracles"] = agreement.oracles;
+  json["queries"] = agreement.queries;
+  return json;
+}
+
 }  // namespace
 
 OrderedJson to_json(const Report& report) {
@@ -111,6 +122,7 @@ OrderedJson to_json(const Report& report) {
   if (report.perplexity) json["perplexity"] = to_json(*report.perplexity);
   if (report.sinks) json["sinks"] = to_json(*report.sinks);
   if (report.selection) json["selection"] = to_json(*report.selection, report.oracle_queries);
+  if (report.agreement) json["agreement"] = to_json(*report.agreement, report.agreement_queries);
   return json;
 }
 

@@ -45,7 +45,8 @@ SelectionAgreement index_int8_agreement(nn::Model& model, std::span<const std::i
   model->eval();
   std::vector<LayerAgreement> layers;
   nn::ModelForwardOptions options;
-  options.observe_attention = [&](std::int64_t, const nn::AttentionView& view) {
+  options.observe_attention = [&](std::int64_t layer, const nn::AttentionView& view) {
+    if (!model->config().has_indexer(layer)) return;  // its selection is another layer's
     const ops::Layout layout{view.starts, view.starts, std::nullopt};
     const Tensor full = ops::select_mask(*view.indexer, view.threshold, view.tie_cut, layout);
     const ops::QuantizedKeys keys = ops::quantize_index_keys(view.indexer->k);

@@ -82,10 +82,11 @@ void Cache::grow(std::int64_t pages) {
     grown.narrow(0, before, capacity - before).zero_();
     old = grown;
   };
-  for (Layer& layer : layers_) {
+  for (std::size_t n = 0; n < layers_.size(); ++n) {
+    Layer& layer = layers_[n];
     moved(layer.k, {shape_.kv_heads, shape_.head_size}, options);
     moved(layer.v, {shape_.kv_heads, shape_.head_size}, options);
-    if (shape_.index_head_size == 0) continue;
+    if (!shape_.has_index(static_cast<std::int64_t>(n))) continue;
     moved(layer.index_k, {shape_.index_head_size}, shape_.index_int8 ? options.dtype(at::kChar) : options);
     if (shape_.index_int8) moved(layer.index_scale, {}, options.dtype(at::kFloat));
   }

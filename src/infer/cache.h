@@ -2,7 +2,7 @@
 // page table serves the three.
 //
 //   per layer   k, v      [pages, page_size, kv_heads, head_size]
-//               index_k   [pages, page_size, index_head_size]     where the model selects
+//               index_k   [pages, page_size, index_head_size]     where the layer has an indexer
 //
 // Memory is accounted for before it is taken: a byte budget is set once, and what does not fit is refused
 // with the numbers, before anything has changed.

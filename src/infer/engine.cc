@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "gsa/error.h"
+#include "infer/core/pass_size.h"
 #include "infer/network.h"
 #include "infer/step_graph.h"
 #include "torch/tensor_checks.h"
@@ -143,6 +144,12 @@ class Engine::Impl {
     const nn::ModelConfig& config = network_.weights().config;
     return network_.weights().selects && length >= config.attention.dense_below;
   }
+  // Whether the budget is enough for all that a query of a sequence of this length sees, whatever the scores: dense
+  // kernels then give the same result and do not score.
+  bool takes_every_key(std::int64_t length) const {
+    const nn::BudgetConfig& budget = network_.weights().config.attention.budget;
+    return length <= (budget.mode == BudgetMode::fixed ? budget.base : budget.min);
+  }
   Pass make_pass(const std::vector<PromptChunk>& chunks, std::span<const Prompt> prompts, bool sparse) const;
   PagedPart make_part(const std::vector<std::pair<const Sequence*, std::int64_t>>& ends,
                       std::int64_t queries) const;
@@ -272,19 +279,25 @@ void Engine::Impl::add_log_probs(const Tensor& residual, const std::vector<Promp
 PrefillResult Engine::Impl::prefill(std::span<const Prompt> prompts, const PrefillOptions& options) {
   const torch::NoGradGuard no_grad;
   reserve(prompts, 0);
-  std::int64_t total = 0, done = 0;
+  std::int64_t total = 0, done = 0, longest = 1;
   std::vector<std::size_t> kinds[2];  // dense, sparse
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto size = static_cast<std::int64_t>(prompts[i].tokens.size());
     total += size;
     const std::int64_t length = std::max(prompts[i].sequence->length() + size, prompts[i].whole_length);
-    kinds[runs_sparse(length) ? 1 : 0].push_back(i);
+    kinds[runs_sparse(length) && !takes_every_key(length) ? 1 : 0].push_back(i);
+    longest = std::max(longest, prompts[i].sequence->length() + size);
   }
+  const std::int64_t at_once =
+      tokens_of_a_pass(network_.weights().config, {.chunk = *options_.chunk,
+                                                   .longest = longest,
+                                                   .selects = network_.weights().selects,
+                                                   .gpu = options_.device.is_cuda()});
   std::vector<std::vector<Tensor>> rows(prompts.size());  // of the residual stream, or of logits
   std::vector<std::vector<Tensor>> log_probs(prompts.size());
   PrefillResult result;
   for (const bool sparse : {false, true}) {
-    for (const std::vector<PromptChunk>& chunks : cut(prompts, kinds[sparse ? 1 : 0], *options_.chunk)) {
+    for (const std::vector<PromptChunk>& chunks : cut(prompts, kinds[sparse ? 1 : 0], at_once)) {
       const Tensor residual = run(make_pass(chunks, prompts, sparse));
       if (options.log_probs) add_log_probs(residual, chunks, prompts, log_probs);
       std::int64_t row = 0;
@@ -351,16 +364,20 @@ Tensor Engine::Impl::decode(std::span<const Step> steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     kinds[runs_sparse(steps[i].sequence->length() + 1) ? 1 : 0].push_back(i);
   }
+  // On the CPU the same bits either way, so that a batch may decide as one. On a GPU they are not, and a batch of both
+  // kinds would be two steps.
+  const auto takes_all = [&](std::size_t i) { return takes_every_key(steps[i].sequence->length() + 1); };
+  const bool scores = options_.device.is_cuda() || !std::ranges::all_of(kinds[1], takes_all);
   Tensor logits;
   if (kinds[0].empty() || kinds[1].empty()) {
     const bool sparse = kinds[0].empty();
     const std::int64_t vocab = network_.weights().config.vocab_size;
     logits = steps.empty() ? torch::empty({0, vocab}, torch::dtype(at::kFloat).device(options_.device))
-                           : decode_alike(steps, kinds[sparse ? 1 : 0], sparse);
+                           : decode_alike(steps, kinds[sparse ? 1 : 0], sparse && scores);
   } else {
     // dense_below parts the batch: two steps, and the rows back in their places.
     const Tensor dense = decode_alike(steps, kinds[0], false).clone();
-    const Tensor both = at::cat({dense, decode_alike(steps, kinds[1], true)});
+    const Tensor both = at::cat({dense, decode_alike(steps, kinds[1], scores)});
     std::vector<std::int64_t> order(steps.size());
     std::int64_t row = 0;
     for (const auto& kind : kinds) {

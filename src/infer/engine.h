@@ -37,7 +37,8 @@ struct EngineOptions {
   bool index_int8 = false;                                 // indexer keys in 8 bits: docs/inference.md
   std::optional<std::int64_t> cache_bytes = std::nullopt;  // absent: nine tenths of what is free
 
-  // Tokens a pass of prefill, over all sequences. Absent: 1024 on the CPU, 16384 on a GPU.
+  // Tokens a pass of prefill, over all sequences. Absent: 1024 on the CPU, 16384 on a GPU. Where layers share a
+  // selection there may be fewer in a pass over very long sequences: docs/inference.md.
   std::optional<std::int64_t> chunk = std::nullopt;
   bool cuda_graphs = true;  // a decode step on a GPU is captured once and replayed
   bool count_keys = false;  // keep k_t for keys_per_query()
@@ -46,8 +47,8 @@ struct EngineOptions {
 struct Prompt {
   Sequence* sequence = nullptr;
   std::span<const std::int64_t> tokens;  // at least one
-  // Where a prompt is read in several calls: the length of its sequence behind the last one, by which a model with
-  // dense_below decides for all of them alike. 0: these tokens are all.
+  // Where a prompt is read in several calls: the length of its sequence behind the last one, by which it is decided for
+  // all of them alike whether they run dense (dense_below, or a budget for every key). 0: these tokens are all.
   std::int64_t whole_length = 0;
 };
 
@@ -123,7 +124,7 @@ class Engine {
 };
 
 // Of the keys that full indexer keys select, the share that 8-bit ones select as well, over all queries of
-// tokens that do not simply take every key; mean over layers and the lowest layer. No indexer: 1.
+// tokens that do not simply take every key; mean over layers with an indexer and the lowest of them. No indexer: 1.
 struct SelectionAgreement {
   double mean = 1, lowest = 1;
   std::int64_t queries = 0;  // of one layer, that chose

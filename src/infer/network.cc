@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "gsa/error.h"
 #include "infer/attention_look.h"
 #include "nn/dense_attention.h"
 #include "torch/ops.h"
@@ -14,14 +15,20 @@ using at::Tensor;
 // What a layer's projections give, ready for attention, [T, ...]; keys and values are in the cache by then.
 struct Network::Inputs {
   Tensor q;
-  std::optional<ops::IndexerInputs> indexer;  // but for its keys, which lie in the cache
-  ops::OptTensor output_gate;                 // the sigmoid's argument
-  ops::OptTensor value_gate;                  // likewise; of values that lie in the cache by then
+  std::optional<ops::IndexerInputs>
+      indexer;                 // but for its keys, which lie in the cache; of a layer that selects
+  ops::OptTensor output_gate;  // the sigmoid's argument
+  ops::OptTensor value_gate;   // likewise; of values that lie in the cache by then
 };
 
 struct Network::Attended {
   Tensor out;  // [T, heads, head_size], gated
   Tensor k_t;  // integers [T]
+};
+
+struct Network::Selection {
+  std::vector<ops::SelectedPositions> parts;  // of a pass over pages: one for each of its parts
+  Tensor mask, k_t;                           // of any other: [T, words], [T]
 };
 
 Network::Network(Weights weights)
@@ -61,7 +68,7 @@ Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Ta
                                  const Pass& pass, const Cache& cache) const {
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
   const nn::AttentionConfig& config = weights_.config.attention;
-  const InputColumns& columns = weights_.columns;
+  const InputColumns& columns = layer.columns;
   const std::int64_t value_gate = columns.q + columns.k + columns.v + columns.index_q + columns.index_k;
   const std::int64_t output_gate = value_gate + columns.value_gate;
   const ops::PagedCache pages = cache.pages(n);
@@ -84,7 +91,7 @@ Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Ta
   append.v = pages.v;
   append.q_heads = config.heads;
   append.value_gate = columns.value_gate;
-  if (weights_.selects) {
+  if (columns.index_w > 0) {
     append.index_cos = tables.indexer_rope.cos;
     append.index_sin = tables.indexer_rope.sin;
     append.index_k = pages.index_k;
@@ -104,7 +111,7 @@ Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Ta
       inputs.output_gate = inputs.output_gate->unflatten(1, {config.heads, config.head_size});
     }
   }
-  if (pass.sparse) {
+  if (pass.sparse && columns.index_w > 0) {
     inputs.indexer.emplace();
     inputs.indexer->q = appended.index_q;
     inputs.indexer->w = appended.index_w;
@@ -116,11 +123,13 @@ Network::Inputs Network::project(std::int64_t n, const Tensor& product, const Ta
 }
 
 Network::Attended Network::attend_pages(std::int64_t n, const Inputs& inputs, const Pass& pass,
-                                        const Cache& cache) const {
+                                        const Cache& cache, bool keep, Selection& selection) const {
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
+  const bool follows = pass.sparse && !inputs.indexer;
+  if (!follows) selection.parts.clear();
   ops::PagedCache pages = cache.pages(n);
   ops::BudgetOptions budget;
-  if (pass.sparse) {
+  if (inputs.indexer) {
     budget = nn::budget_options(weights_.config.attention.budget, layer.mean_variance);
   } else {
     pages.index_k.reset();
@@ -128,22 +137,31 @@ Network::Attended Network::attend_pages(std::int64_t n, const Inputs& inputs, co
   }
   std::vector<Tensor> outs, counts;
   std::int64_t begin = 0;
-  for (const PagedPart& part : pass.parts) {
+  for (std::size_t i = 0; i < pass.parts.size(); ++i) {
+    const PagedPart& part = pass.parts[i];
     const auto rows = [&](const Tensor& x) {
       return x.narrow(0, begin, part.sequences * part.queries).unflatten(0, {part.sequences, part.queries});
     };
     pages.block_table = part.block_table;
     pages.lengths = part.lengths;
     pages.max_length = part.max_length;
-    std::optional<ops::IndexerInputs> indexer;
-    if (pass.sparse) {
-      indexer = inputs.indexer;
+    std::optional<ops::IndexerInputs> indexer = inputs.indexer;
+    if (indexer) {
       indexer->q = rows(indexer->q);
       indexer->w = rows(indexer->w);
     }
     ops::OptTensor gate;
     if (inputs.output_gate) gate = rows(*inputs.output_gate);
-    const ops::Decoded decoded = ops::decode(rows(inputs.q), pages, indexer, budget, gate);
+    ops::Decoded decoded;
+    if (follows) {
+      decoded = ops::decode_selected(rows(inputs.q), pages, selection.parts[i], gate);
+    } else if (indexer && keep) {
+      ops::DecodedSelection both = ops::decode_with_selection(rows(inputs.q), pages, *indexer, budget, gate);
+      decoded = both.decoded;
+      selection.parts.push_back(std::move(both.selection));
+    } else {
+      decoded = ops::decode(rows(inputs.q), pages, indexer, budget, gate);
+    }
     outs.push_back(decoded.out.flatten(0, 1));
     counts.push_back(decoded.k_t.flatten());
     begin += part.sequences * part.queries;
@@ -153,17 +171,24 @@ Network::Attended Network::attend_pages(std::int64_t n, const Inputs& inputs, co
 }
 
 Network::Attended Network::attend_rows(std::int64_t n, const Inputs& inputs, const Pass& pass,
-                                       const Cache& cache) const {
+                                       const Cache& cache, bool keep, Selection& selection) const {
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(n)];
   const Cache::Rows rows = cache.read(n, pass.key_slots);
   const ops::Layout layout{pass.starts_q, pass.starts_k, std::nullopt};
   Attended result;
-  if (pass.sparse) {
+  if (inputs.indexer) {
     ops::IndexerInputs indexer = *inputs.indexer;
     indexer.k = rows.index_k;
     const ops::BudgetOptions budget =
         nn::budget_options(weights_.config.attention.budget, layer.mean_variance);
-    auto [attention, selection] = ops::sparse_attend(inputs.q, rows.k, rows.v, indexer, budget, {}, layout);
+    selection.mask.reset();  // the mask of the layers before goes before there is another one
+    const auto [attention, selected] =
+        keep ? ops::sparse_attend_with_mask(inputs.q, rows.k, rows.v, indexer, budget, {}, layout)
+             : ops::sparse_attend(inputs.q, rows.k, rows.v, indexer, budget, {}, layout);
+    result = {attention.out, selected.k_t};
+    if (keep) selection = {.parts = {}, .mask = selected.mask, .k_t = selected.k_t};
+  } else if (pass.sparse) {
+    const ops::Attention attention = ops::attend(inputs.q, rows.k, rows.v, selection.mask, {}, layout);
     result = {attention.out, selection.k_t};
   } else {
     // Without a prefix, whole prompts: torch's own kernel may serve.
@@ -176,12 +201,21 @@ Network::Attended Network::attend_rows(std::int64_t n, const Inputs& inputs, con
   return result;
 }
 
-LayerLook Network::look(std::int64_t n, const Inputs& inputs, const Attended& attended, const Pass& pass,
-                        const Cache& cache) const {
+LayerLook Network::look(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache,
+                        const Selection& selection) const {
   const ops::PagedCache pages = cache.pages(n);
-  const Tensor positions = pass.sparse ? selected_positions(*inputs.indexer, pages, pass.key_slots,
-                                                            attended.k_t.item<std::int64_t>())
-                                       : torch::arange(pass.key_slots.size(0), at::kLong);
+  Tensor positions;
+  if (pass.sparse) {
+    const ops::SelectedPositions& selected = selection.parts.front();
+    const std::int64_t k_t = selected.k_t.item<std::int64_t>();
+    if (k_t == 0) {
+      throw Error(concat("look: expected layer ", n,
+                         " to select keys, got none: are there scores that are not finite?"));
+    }
+    positions = selected.positions.flatten().narrow(0, 0, k_t).to(at::kCPU, at::kLong);
+  } else {
+    positions = torch::arange(pass.key_slots.size(0), at::kLong);
+  }
   LayerLook look = layer_look(head_weights(inputs.q.squeeze(0), pages, pass.key_slots, positions), positions);
   const auto mean = [](const ops::OptTensor& gate) {
     return gate ? gate->to(at::kDouble).sigmoid().mean().item<double>() : 1.0;
@@ -204,9 +238,12 @@ Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tens
     x = result.sum;
     return result.y;
   };
+  Selection selection;
   for (std::size_t n = 0; n < weights_.layers.size(); ++n) {
     const LayerWeights& layer = weights_.layers[n];
     const auto index = static_cast<std::int64_t>(n);
+    const bool is_shared = n + 1 < weights_.layers.size() && !weights_.config.has_indexer(index + 1);
+    const bool keep = is_shared || looks != nullptr;
     ops::OptTensor bias;
     if (layer.input_bias.defined()) bias = layer.input_bias;
     Tensor attended;
@@ -219,10 +256,10 @@ Tensor Network::forward(const Pass& pass, Cache& cache, const std::optional<Tens
                                                           .settled = true})
                                     : at::linear(normed(layer.input_norm), layer.input, bias);
       const Inputs inputs = project(index, product, tables, pass, cache);
-      const Attended result = pass.parts.empty() ? attend_rows(index, inputs, pass, cache)
-                                                 : attend_pages(index, inputs, pass, cache);
+      const Attended result = pass.parts.empty() ? attend_rows(index, inputs, pass, cache, keep, selection)
+                                                 : attend_pages(index, inputs, pass, cache, keep, selection);
       if (key_sum) key_sum->add_(result.k_t.sum(at::kLong));
-      if (looks != nullptr) looks->push_back(look(index, inputs, result, pass, cache));
+      if (looks != nullptr) looks->push_back(look(index, inputs, pass, cache, selection));
       attended = result.out.reshape({tokens, -1});
     }
     if (skinny) {

@@ -60,10 +60,15 @@ class Network {
   Inputs project(std::int64_t n, const at::Tensor& product, const Tables& tables, const Pass& pass,
                  const Cache& cache) const;
   struct Attended;
-  Attended attend_pages(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache) const;
-  Attended attend_rows(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache) const;
-  LayerLook look(std::int64_t n, const Inputs& inputs, const Attended& attended, const Pass& pass,
-                 const Cache& cache) const;
+  // What a layer with an indexer selected, for the layers behind it that have none. keep: whether a layer hands on
+  // what it selects; one without an indexer takes what there is.
+  struct Selection;
+  Attended attend_pages(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache, bool keep,
+                        Selection& selection) const;
+  Attended attend_rows(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache, bool keep,
+                       Selection& selection) const;
+  LayerLook look(std::int64_t n, const Inputs& inputs, const Pass& pass, const Cache& cache,
+                 const Selection& selection) const;
 
   Weights weights_;
   nn::Rope rope_;

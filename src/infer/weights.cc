@@ -48,10 +48,14 @@ class Taker {
   const WeightOptions& options_;
 };
 
-LayerWeights take_layer(const nn::Block& block, const InputColumns& columns, const WeightOptions& options) {
+LayerWeights take_layer(const nn::Block& block, const nn::AttentionConfig& config,
+                        const WeightOptions& options) {
   const Taker take(options);
   const nn::GatedSparseAttention& attention = block->self_attn;
+  const bool has_indexer = options.selects && config.has_indexer();
   LayerWeights layer;
+  layer.columns = input_columns(config, options.selects);
+  const InputColumns& columns = layer.columns;
   std::vector<Tensor> input = {attention->q_proj->weight, attention->k_proj->weight,
                                attention->v_proj->weight};
   const auto none = [&](std::int64_t rows) {
@@ -64,7 +68,7 @@ LayerWeights take_layer(const nn::Block& block, const InputColumns& columns, con
   } else {
     bias = {none(columns.q + columns.k + columns.v + columns.index_q + columns.index_k)};
   }
-  if (options.selects) {
+  if (has_indexer) {
     input.push_back(attention->indexer->wq->weight);
     input.push_back(attention->indexer->wk->weight);
   }
@@ -73,7 +77,7 @@ LayerWeights take_layer(const nn::Block& block, const InputColumns& columns, con
     input.push_back(gate->weight);
     bias.push_back(gate->bias);
   }
-  if (options.selects) input.push_back(attention->indexer->weights_proj->weight);
+  if (has_indexer) input.push_back(attention->indexer->weights_proj->weight);
   if (bias.size() > 1) layer.input_bias = take.stacked(bias, columns.total);
   layer.input = take.stacked(input, columns.total);
   layer.output = take.one(attention->o_proj->weight);
@@ -86,7 +90,7 @@ LayerWeights take_layer(const nn::Block& block, const InputColumns& columns, con
     layer.q_norm = take.one(attention->q_norm->weight);
     layer.k_norm = take.one(attention->k_norm->weight);
   }
-  if (options.selects) {
+  if (has_indexer) {
     if (attention->indexer->bias.defined()) layer.index_bias = take.one(attention->indexer->bias);
     layer.mean_variance = attention->indexer->mean_variance.detach().to(options.device).clone();
   }
@@ -129,7 +133,7 @@ InputColumns input_columns(const nn::AttentionConfig& config, bool selects) {
   columns.k = columns.v = config.kv_heads * config.head_size;
   columns.value_gate = gate(config.value_gate, config.kv_heads);
   columns.output_gate = gate(config.output_gate, config.heads);
-  if (selects) {
+  if (selects && config.has_indexer()) {
     columns.index_q = config.indexer.heads * config.indexer.head_size;
     columns.index_k = config.indexer.head_size;
     columns.index_w = config.indexer.heads;
@@ -145,13 +149,13 @@ Weights make_weights(const nn::Model& model, const WeightOptions& options) {
   Weights weights;
   weights.config = model->config();
   weights.selects = options.selects;
-  weights.columns = input_columns(weights.config.attention, options.selects);
   const Taker take(options);
   weights.norm = take.one(model->model->norm->weight);
   weights.embedding = take.one(model->model->embed_tokens->weight);
   weights.output = weights.config.tie_embeddings ? weights.embedding : take.one(model->lm_head->weight);
   for (const nn::Block& block : model->model->layers) {
-    weights.layers.push_back(take_layer(block, weights.columns, options));
+    const auto n = static_cast<std::int64_t>(weights.layers.size());
+    weights.layers.push_back(take_layer(block, weights.config.attention_of(n), options));
   }
   return weights;
 }

@@ -17,9 +17,11 @@ struct InputColumns {
   std::int64_t total = 0;
 };
 
+// Of a layer (ModelConfig::attention_of); selects: false where the model runs dense.
 InputColumns input_columns(const nn::AttentionConfig& config, bool selects);
 
 struct LayerWeights {
+  InputColumns columns;
   at::Tensor input_norm, post_norm;  // [d_model]
   at::Tensor input;                  // [columns.total, d_model]
   at::Tensor input_bias;  // [columns.total], zero but for qkv_bias and the gates; undefined without either
@@ -27,14 +29,13 @@ struct LayerWeights {
   at::Tensor output;          // [d_model, heads * head_size]
   at::Tensor gate_up;         // [2 * intermediate, d_model]
   at::Tensor down;            // [d_model, intermediate]
-  at::Tensor index_bias;      // [H_I]; undefined for the ReLU form and without selection
-  at::Tensor mean_variance;   // float64, one element; undefined without selection
+  at::Tensor index_bias;      // [H_I]; undefined for the ReLU form and without an indexer
+  at::Tensor mean_variance;   // float64, one element; undefined without an indexer
 };
 
 struct Weights {
   nn::ModelConfig config;
-  bool selects = false;  // false: dense, whatever the configuration; no indexer
-  InputColumns columns;
+  bool selects = false;                // false: dense, whatever the configuration; no indexer
   at::Tensor embedding, norm, output;  // output is the embedding where they are tied
   std::vector<LayerWeights> layers;
 

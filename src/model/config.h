@@ -99,8 +99,10 @@ struct AttentionConfig {
 
   RopeConfig rope;
 
-  double init_std = 0.02;        // of projections
-  double gate_init = 0.5;        // where gates start, in (0, 1): sigmoid(their bias)
+  double init_std = 0.02;  // of projections
+  // Where gates start, in (0, 1): the sigmoid of their bias. At one half each, both together leave attention a quarter
+  // of its weight in the residual stream, and models learn to look things up later (docs/recipe.md, Gates).
+  double gate_init = 0.9;
   double gate_init_std = 0.002;  // of gate weights: small, so that a gate starts near gate_init
 
   static AttentionConfig standard();     // dense, no gates

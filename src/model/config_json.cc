@@ -94,6 +94,8 @@ void visit_sparse_keys(Config& c, Visitor& v) {
 // before all dimensions were rotated and the loss had a temperature. Files of ours always have the keys.
 constexpr double kAbsentRopeFraction = 0.5;
 constexpr double kAbsentTemperature = 1;
+// Likewise of gate_init, where the file has gates.
+constexpr double kAbsentGateInit = 0.5;
 
 template <typename Yarn, typename Visitor>
 void visit_yarn_keys(Yarn& yarn, Visitor& v) {
@@ -535,6 +537,7 @@ ConfigFile config_from_json(std::string_view text, const std::string& file) {
   } else {
     reader.optional_boolean("qkv_bias", config.attention.qkv_bias);
     reader.optional_boolean("qk_norm", config.attention.qk_norm);
+    config.attention.gate_init = kAbsentGateInit;
     visit_gsa_keys(config, reader);
     if (config.attention.sparse) {
       config.attention.indexer.rope_fraction = kAbsentRopeFraction;

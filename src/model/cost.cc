@@ -1,6 +1,7 @@
 #include "model/cost.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "gsa/error.h"
 #include "gsa/tensor_view.h"
@@ -27,28 +28,53 @@ double score_operations(const IndexerConfig& indexer) {
   return as_real(indexer.heads) * (2 * as_real(indexer.head_size) + 2);
 }
 
-// Weights that a token is multiplied with in one layer (biases and norms are not).
-double layer_matrix_weights(const ModelConfig& config) {
+// Weights of one indexer that a token is multiplied with.
+double indexer_matrix_weights(const AttentionConfig& a) {
+  return as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
+}
+
+// Weights that a token is multiplied with in all layers (biases and norms are not).
+double matrix_weights(const ModelConfig& config) {
   const AttentionConfig& a = config.attention;
   const ParameterCount layer = count_layer(config);
   const auto without_bias = [](std::int64_t weights, std::int64_t d) {
     return as_real(weights / (d + 1) * d);
   };
-  double indexer = 0;
-  if (a.sparse)
-    indexer =
-        as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-  return as_real(layer.attention - qkv_biases(a) + layer.mlp) + without_bias(layer.value_gate, a.d_model) +
-         without_bias(layer.output_gate, a.d_model) + indexer;
+  const double each = as_real(layer.attention - qkv_biases(a) + layer.mlp) +
+                      without_bias(layer.value_gate, a.d_model) + without_bias(layer.output_gate, a.d_model);
+  return each * as_real(config.layers) + indexer_matrix_weights(a) * as_real(config.indexers());
 }
 
 CacheBytes cache_bytes(const ModelConfig& config, double rows, double index_rows, DType dtype) {
   const AttentionConfig& a = config.attention;
-  const double element = static_cast<double>(size_of(dtype)) * as_real(config.layers);
+  const double element = static_cast<double>(size_of(dtype));
   CacheBytes bytes;
-  bytes.keys = bytes.values = rows * as_real(a.kv_heads * a.head_size) * element;
-  if (a.sparse) bytes.index_keys = index_rows * as_real(a.indexer.head_size) * element;
+  bytes.keys = bytes.values = rows * as_real(a.kv_heads * a.head_size) * element * as_real(config.layers);
+  bytes.index_keys = index_rows * as_real(a.indexer.head_size) * element * as_real(config.indexers());
   return bytes;
+}
+
+// What a token needs of an indexer.
+std::int64_t indexer_numbers(const AttentionConfig& a) {
+  return a.indexer.heads * (a.indexer.head_size + 1) + a.indexer.head_size;
+}
+
+// How many layers go by each selection.
+std::vector<std::int64_t> selection_groups(const ModelConfig& config) {
+  std::vector<std::int64_t> groups;
+  for (std::int64_t n = 0; config.attention.sparse && n < config.layers; ++n) {
+    if (config.has_indexer(n)) groups.push_back(0);
+    ++groups.back();
+  }
+  return groups;
+}
+
+// Of the mask that a layer keeps for a token, its own and that of the layers that share it.
+std::int64_t mask_bytes(const ModelConfig& config, std::int64_t group, std::int64_t length, DType dtype) {
+  const AttentionConfig& a = config.attention;
+  const std::int64_t words = mask_words(length);
+  const std::int64_t query_bytes = a.heads * a.head_size * static_cast<std::int64_t>(size_of(dtype));
+  return mask_is_affordable(words, query_bytes * group) ? 4 * words : 0;
 }
 
 // selects: what the sparse phase does, which sequences below dense_below do not.
@@ -57,7 +83,8 @@ Operations training_operations(const ModelConfig& config, const Operations& forw
   const Phase phase = options.phase;
   const std::int64_t length = options.length;
   const AttentionConfig& a = config.attention;
-  const double layers = as_real(config.layers), score = score_operations(a.indexer);
+  const double layers = as_real(config.layers), indexers = as_real(config.indexers()),
+               score = score_operations(a.indexer);
   const double all_output = 2 * as_real(length) * as_real(config.vocab_size) * as_real(a.d_model);
   const double dense = 4 * as_real(a.heads * a.head_size) * visible_pairs(length) * layers;
   const double sampled = visible_pairs(length) * options.kl_share;  // pairs of a loss over all keys
@@ -77,26 +104,22 @@ Operations training_operations(const ModelConfig& config, const Operations& forw
         training = {3 * forward.projections, 3 * dense, 3 * score * sampled * layers, 3 * all_output};
         break;
       }
-      // Scores over all visible keys, their gradient over the support of the loss; over all keys, its target
-      // is q k^T once more.
+      // Scores over all visible keys, once an indexer; their gradient over the support of the loss, which every
+      // layer has; over all keys, its target is q k^T once more.
       training = {3 * forward.projections, 3 * forward.attention,
-                  (visible_pairs(length) + 2 * (over_all ? sampled : pairs)) * score * layers,
+                  (visible_pairs(length) * indexers + 2 * (over_all ? sampled : pairs) * layers) * score,
                   3 * all_output};
       if (over_all) training.attention += 2 * as_real(a.heads * a.head_size) * sampled * layers;
       break;
   }
   if (a.sparse && phase != Phase::sparse) {
     // The indexer's own projections rest in the dense phase, and are the only ones that learn in the warm-up.
-    const double weights =
-        as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-    const double once = 2 * as_real(length) * weights * layers;
+    const double once = 2 * as_real(length) * indexer_matrix_weights(a) * indexers;
     training.projections += phase == Phase::dense ? -3 * once : once;
   }
   if (a.sparse && phase == Phase::sparse) {
     // Their input is detached: a gradient of the weights, none of the input.
-    const double weights =
-        as_real(a.d_model * (a.indexer.heads * a.indexer.head_size + a.indexer.head_size + a.indexer.heads));
-    training.projections -= 2 * as_real(length) * weights * layers;
+    training.projections -= 2 * as_real(length) * indexer_matrix_weights(a) * indexers;
   }
   return training;
 }
@@ -129,7 +152,7 @@ ParameterCount count_model(const ModelConfig& config) {
   count.norms = count.norms * n + d;
   count.value_gate *= n;
   count.output_gate *= n;
-  count.indexer *= n;
+  count.indexer *= config.indexers();
   count.embedding = config.vocab_size * d;
   if (!config.tie_embeddings) count.output = config.vocab_size * d;
   return count;
@@ -154,11 +177,12 @@ Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
                  name_of(options.phase));
   }
   const bool selects = a.sparse && length >= a.dense_below;
-  const double layers = as_real(config.layers), width = as_real(a.heads * a.head_size);
+  const double layers = as_real(config.layers), indexers = as_real(config.indexers()),
+               width = as_real(a.heads * a.head_size);
   const double pairs = selects ? selected_pairs(length, a.budget.base) : visible_pairs(length);
   const double last_keys = selects ? as_real(std::min(length, a.budget.base)) : as_real(length);
   const double score = score_operations(a.indexer);
-  const double matrices = layer_matrix_weights(config) * layers;
+  const double matrices = matrix_weights(config);
   const double output = 2 * as_real(config.vocab_size) * as_real(a.d_model);
   const double element = static_cast<double>(size_of(options.dtype));
   const double parameters = as_real(count_model(config).total());
@@ -167,14 +191,14 @@ Cost estimate_cost(const ModelConfig& config, const CostOptions& options) {
   cost.keys_per_query = pairs / as_real(length);
   cost.prefill = {.projections = 2 * as_real(length) * matrices,
                   .attention = 4 * width * pairs * layers,
-                  .indexer = selects ? score * visible_pairs(length) * layers : 0,
+                  .indexer = selects ? score * visible_pairs(length) * indexers : 0,
                   .output = output};
   if (selects && a.indexer.form == ScoreForm::sigmoid) {
-    cost.sigmoids = as_real(a.indexer.heads) * visible_pairs(length) * layers;
+    cost.sigmoids = as_real(a.indexer.heads) * visible_pairs(length) * indexers;
   }
   cost.decode.operations = {.projections = 2 * matrices,
                             .attention = 4 * width * last_keys * layers,
-                            .indexer = selects ? score * as_real(length) * layers : 0,
+                            .indexer = selects ? score * as_real(length) * indexers : 0,
                             .output = output};
   cost.decode.weight_bytes =
       (parameters - as_real(config.tie_embeddings ? 0 : config.vocab_size * a.d_model)) * element;
@@ -199,38 +223,45 @@ std::int64_t layer_numbers(const ModelConfig& config) {
   std::int64_t count = 4 * a.d_model + 2 * q + 2 * k + 3 * config.intermediate;
   count += gate(a.value_gate, a.kv_heads) + gate(a.output_gate, a.heads);  // projection and product
   if (a.qk_norm) count += q + k;                                           // before the norm
-  if (a.sparse) count += a.indexer.heads * (a.indexer.head_size + 1) + a.indexer.head_size;
+  if (a.sparse) count += indexer_numbers(a);
   return count;
-}
-
-// Of the mask that a layer keeps for a token.
-static std::int64_t mask_bytes(const ModelConfig& config, const TrainingMemoryOptions& options) {
-  const AttentionConfig& a = config.attention;
-  const std::int64_t words = mask_words(options.length);
-  const std::int64_t query_bytes = a.heads * a.head_size * static_cast<std::int64_t>(size_of(options.dtype));
-  return a.sparse && mask_is_affordable(words, query_bytes) ? 4 * words : 0;
 }
 
 MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options) {
   const double parameters = as_real(count_model(config).total()),
                size = static_cast<double>(size_of(options.dtype));
   const bool half = size < 4;
+  const AttentionConfig& a = config.attention;
   const double layer = as_real(layer_numbers(config)), layers = as_real(config.layers),
-               d = as_real(config.attention.d_model);
+               d = as_real(a.d_model), indexer = a.sparse ? as_real(indexer_numbers(a)) : 0;
   // In fp32 the weights are their own masters.
   const double each = 2 * size + 8 + (half ? 4 : 0) + (half && options.several_batches ? 4 : 0);
   // Beside what is kept, the gradients of the block that is at work.
-  const double kept = options.checkpoint_activations ? layers * d + layer : layers * layer;
-  const double masks = (options.checkpoint_activations ? 1 : layers) * as_real(mask_bytes(config, options));
+  double kept = layers * d + layer, masks = 0;
+  if (!options.checkpoint_activations) {
+    kept = layers * layer - as_real(a.sparse ? config.layers - config.indexers() : 0) * indexer;
+  }
+  bool alone = false;  // whether there is a layer that selects for itself alone
+  for (const std::int64_t group : selection_groups(config)) {
+    const double mask = as_real(mask_bytes(config, group, options.length, options.dtype));
+    // What followers need lasts until the backward pass has reached them, recomputed activations or not.
+    if (!options.checkpoint_activations || group > 1 || !alone) masks += mask;
+    if (options.checkpoint_activations && group > 1) kept += indexer;
+    alone = alone || group == 1;
+  }
   return {.state = parameters * each,
           .activations = as_real(options.tokens) * (size * (kept + layer + 2 * d) + masks)};
 }
 
-MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype) {
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, std::int64_t length, DType dtype) {
   const double size = static_cast<double>(size_of(dtype));
+  std::int64_t mask = 0;  // that a layer keeps for its followers
+  for (const std::int64_t group : selection_groups(config)) {
+    if (group > 1) mask = std::max(mask, mask_bytes(config, group, length, dtype));
+  }
+  const double numbers = as_real(layer_numbers(config) + config.attention.d_model);
   return {.state = as_real(count_model(config).total()) * size,
-          .activations =
-              as_real(tokens) * size * (as_real(layer_numbers(config)) + as_real(config.attention.d_model))};
+          .activations = as_real(tokens) * (size * numbers + as_real(mask))};
 }
 
 }  // namespace gsa::nn

@@ -4,7 +4,8 @@
 // One multiplication with its addition counts as two operations. Counted are matrix products, attention and
 // the indexer's scores; norms, rotations, activations and softmax are left out, as is usual (a few
 // thousandths). A sparse query is taken to attend to k_base keys (or to all it sees, where that is fewer):
-// adaptive budgets move around it.
+// adaptive budgets move around it. Where layers share a selection, indexers are counted where they are; the
+// indexer's loss is taken in every layer.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@
 
 namespace gsa::nn {
 
-// Of one layer, or of a whole model (embedding and output are 0 in a layer).
+// Of one layer (with an indexer, in a sparse model), or of a whole model (embedding and output are 0 in a
+// layer).
 struct ParameterCount {
   std::int64_t embedding = 0;
   std::int64_t output = 0;     // lm_head; 0 where it is the embedding
@@ -99,8 +101,9 @@ struct TrainingMemoryOptions {
 };
 MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options);
 
-// A forward pass without gradients, weights of `dtype` included.
-MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, DType dtype);
+// A forward pass without gradients over sequences of `length`, `tokens` of them together; weights of `dtype`
+// included. Where layers share a selection, its mask is there until the last of them has read it.
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, std::int64_t length, DType dtype);
 
 // Pairs of a query and a key it reads, in a sequence of `length`: all visible ones, or at most k for each
 // query.

@@ -1,10 +1,12 @@
 #include "model/model_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <numeric>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "core/suggest.h"
@@ -94,23 +96,17 @@ struct Preset {
 constexpr Preset kPresets[] = {
     {"tiny", tiny}, {"small", small}, {"paper-1.7b", paper}, {"llama-7b-class", seven}};
 
-std::string listed(const std::vector<std::int64_t>& layers) {
-  std::string text;
-  for (const std::int64_t layer : layers) text += concat(text.empty() ? "" : ", ", layer);
-  return text;
-}
-
 void validate_index_layers(const ModelConfig& config) {
   const std::vector<std::int64_t>& list = config.index_layers;
   if (list.empty()) return;
-  require_model(config.attention.sparse, "index_layers", "none where attention is dense", listed(list));
+  require_model(config.attention.sparse, "index_layers", "none where attention is dense", layers_text(list));
   bool good = list.front() == 0 && list.back() < config.layers;
   for (std::size_t i = 1; i < list.size(); ++i) good = good && list[i - 1] < list[i];
   require_model(good, "index_layers",
                 concat("layers in 0 .. ", config.layers - 1,
                        ", ascending, each once, the first 0 (a layer shares "
                        "the selection of one before it)"),
-                listed(list));
+                layers_text(list));
 }
 
 }  // namespace
@@ -211,6 +207,31 @@ std::vector<std::int64_t> every_nth_layer(std::int64_t layers, std::int64_t n) {
   return list;
 }
 
+std::string layers_text(const std::vector<std::int64_t>& layers) {
+  std::string text;
+  for (const std::int64_t layer : layers) text += concat(text.empty() ? "" : ", ", layer);
+  return text;
+}
+
+std::vector<std::int64_t> layers_by_text(std::string_view text) {
+  std::vector<std::int64_t> layers;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t comma = rest.find(',');
+    std::string_view part = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? "" : rest.substr(comma + 1);
+    while (part.starts_with(' ')) part.remove_prefix(1);
+    while (part.ends_with(' ')) part.remove_suffix(1);
+    std::int64_t layer = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), layer);
+    const bool whole = error == std::errc() && end == part.data() + part.size();
+    require_model(whole && (comma == std::string_view::npos || !rest.empty()), "index_layers",
+                  "layers with commas between them, such as 0,4,9", concat("'", text, "'"));
+    layers.push_back(layer);
+    if (comma == std::string_view::npos) break;
+  }
+  return layers;
+}
+
 void set_index_layers(ModelConfig& config, std::vector<std::int64_t> index_layers) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(std::max<std::int64_t>(config.layers, 0)));
   std::iota(all.begin(), all.end(), 0);
@@ -295,8 +316,8 @@ std::string ModelConfig::describe() const {
       << rms_eps << (scale_residual_init ? ", residual projections start scaled" : "") << '\n'
       << attention.describe();
   if (indexers() < layers && attention.sparse) {
-    out << "selection  by " << index_layers.size() << " of " << layers << " layers (" << listed(index_layers)
-        << "), each for itself and for those after it\n";
+    out << "selection  by " << index_layers.size() << " of " << layers << " layers ("
+        << layers_text(index_layers) << "), each for itself and for those after it\n";
   }
   return out.str();
 }

@@ -82,6 +82,11 @@ void apply(ModelConfig& config, System system);
 // Layers 0, n, 2n, ..., as index_layers has them: n = 1 gives the empty list.
 std::vector<std::int64_t> every_nth_layer(std::int64_t layers, std::int64_t n);
 
+// A list of layers as options and messages have it: "0, 4, 9"; blanks may be left out. The reader throws where
+// a part is no number.
+std::string layers_text(const std::vector<std::int64_t>& layers);
+std::vector<std::int64_t> layers_by_text(std::string_view text);
+
 // Sets index_layers; a list of every layer becomes the empty one.
 void set_index_layers(ModelConfig& config, std::vector<std::int64_t> index_layers);
 

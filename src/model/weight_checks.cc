@@ -1,9 +1,12 @@
 #include "model/weight_checks.h"
 
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <system_error>
 
 #include "core/file.h"
 #include "gsa/error.h"
@@ -51,16 +54,28 @@ void refuse_absurd_sizes(const ModelConfig& config, const WeightFiles& weights, 
 // Tables of angles that old programs stored beside the weights; they follow from the configuration.
 bool is_rope_table(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
+// The layer that a tensor belongs to; absent: none.
+std::optional<std::int64_t> layer_of(const std::string& name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return std::nullopt;
+  std::int64_t layer = 0;
+  const char* const begin = name.data() + kLayers.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
+  return error == std::errc() && end != begin ? std::optional(layer) : std::nullopt;
+}
+
 // Whether a model has the part that a tensor belongs to; what is neither gate nor indexer is in each.
-bool has_part_of(const AttentionConfig& attention, const std::string& name) {
+bool has_part_of(const ModelConfig& model, const std::string& name) {
+  const AttentionConfig& attention = model.attention;
   const auto in = [&](const char* part) { return name.find(part) != std::string::npos; };
   if (in(".self_attn.value_gate.")) return attention.value_gate != GateKind::none;
   if (in(".self_attn.output_gate.")) return attention.output_gate != GateKind::none;
   const IndexerConfig& indexer = attention.indexer;
-  if (in(".self_attn.indexer.log_temperature")) return attention.sparse && indexer.temperature.learned;
-  if (in(".self_attn.indexer.bias")) return attention.sparse && indexer.form == ScoreForm::sigmoid;
-  if (in(".self_attn.indexer.")) return attention.sparse;
-  return true;
+  if (!in(".self_attn.indexer.")) return true;
+  if (const auto layer = layer_of(name); layer && !model.has_indexer(*layer)) return false;
+  if (in(".indexer.log_temperature")) return attention.sparse && indexer.temperature.learned;
+  if (in(".indexer.bias")) return attention.sparse && indexer.form == ScoreForm::sigmoid;
+  return attention.sparse;
 }
 
 std::string shown_shape(const std::vector<std::int64_t>& shape) {
@@ -108,7 +123,7 @@ std::vector<std::string> check_tensors(const WeightFiles& weights, const TensorS
   std::set<std::string> known;
   std::vector<std::string> lacking, missing;
   for (const auto& [name, shape] : model) {
-    const bool is_new = !has_part_of(stored.attention, name);
+    const bool is_new = !has_part_of(stored, name);
     if (!is_new) known.insert(name);
     const auto found = weights.tensors().find(name);
     if (found == weights.tensors().end()) {

@@ -41,6 +41,7 @@ struct GroupResult {
   Tensor threshold, tie_cut;  // [.], where the group is sparse
   Tensor k_t;                 // int32 [.], where the group is sparse or statistics are wanted
   Tensor kept;  // [.], where statistics are wanted: share of the dense attention mass, mean over heads
+  ops::Selection selection;  // where the group is sparse
 };
 
 // The rows of all groups, back in the order of the input.
@@ -56,9 +57,33 @@ Tensor gather(const std::vector<SequenceGroup>& groups, const std::vector<GroupR
   return torch::cat(parts).index_select(0, torch::argsort(torch::cat(rows)));
 }
 
+// The indexer that is asked: the layer's own, or the one whose selection it shares.
+struct Asked {
+  ops::IndexerInputs inputs;
+  Temperature temperature;
+  ops::BudgetOptions budget;
+  const SharedSelection* shared = nullptr;  // null: the layer selects by itself
+};
+
+// What a layer's losses (one a group) give to a tensor is summed up before it joins what other layers give:
+// the order of these sums is then the same with recomputed activations, where layers are functions apart.
+Tensor summed_by_layer(const Tensor& x) { return x.requires_grad() ? x.alias() : x; }
+
+Asked summed_by_layer(Asked asked) {
+  ops::IndexerInputs& inputs = asked.inputs;
+  if (asked.shared != nullptr) {
+    inputs.q = summed_by_layer(inputs.q);
+    inputs.k = summed_by_layer(inputs.k);
+    inputs.w = summed_by_layer(inputs.w);
+  }
+  if (inputs.bias) inputs.bias = summed_by_layer(*inputs.bias);
+  if (asked.temperature.log) asked.temperature.log = summed_by_layer(*asked.temperature.log);
+  return asked;
+}
+
 struct GroupInputs {
-  Tensor q, k, v;                             // packed, rotated, gated
-  std::optional<ops::IndexerInputs> indexer;  // absent where the indexer is frozen
+  Tensor q, k, v;              // packed, rotated, gated
+  std::optional<Asked> asked;  // absent where the indexer is frozen
 };
 
 ops::IndexerInputs take(const SequenceGroup& group, ops::IndexerInputs inputs) {
@@ -116,35 +141,48 @@ Tensor lost_mass(const Tensor& sparse_lse, const Tensor& dense_lse) {
   return torch::where(dense_lse == 0, 0.0, lost).mean(-1).sum();
 }
 
-// Whether somebody wants the mask once more, and it is worth its memory.
-bool keeps_mask(const SequenceGroup& group, const Tensor& q, const Tensor& k, const Tensor& v, bool want_kl) {
+// Whether somebody wants the mask once more, and it is worth its memory. The mask of several layers may take
+// that of each.
+bool keeps_mask(const SequenceGroup& group, const Tensor& q, const Tensor& k, const Tensor& v,
+                const ForwardOptions& options) {
   const bool backward =
       at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  const bool loss = options.want_kl && options.kl_support == KlSupport::selected;
   const std::int64_t query_bytes = q.size(1) * q.size(2) * static_cast<std::int64_t>(q.element_size());
-  return (backward || want_kl) && mask_is_affordable(mask_words(group.longest), query_bytes);
+  return (backward || loss || options.followers > 0) &&
+         mask_is_affordable(mask_words(group.longest), query_bytes * (1 + options.followers));
 }
 
-GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, const Indexer& indexer,
+// Attention of a sparse group, and what it went by.
+ops::SparseAttention attend_sparsely(const SequenceGroup& group, const Tensor& q, const Tensor& k,
+                                     const Tensor& v, const Asked& asked, const ops::IndexerInputs& inputs,
+                                     const ops::Selection* shared, const ForwardOptions& options) {
+  const ops::Layout layout = group.layout();
+  const std::string accumulation = options.deterministic ? "ordered" : "atomic";
+  if (shared != nullptr && shared->mask.defined()) {
+    return {ops::attend(q, k, v, shared->mask, {}, layout, accumulation), *shared};
+  }
+  const bool with_mask = shared == nullptr && keeps_mask(group, q, k, v, options);
+  const auto attend = with_mask ? ops::sparse_attend_with_mask : ops::sparse_attend;
+  return attend(q, k, v, without_gradient(inputs), asked.budget, {}, layout, accumulation);
+}
+
+GroupResult attend_group(const SequenceGroup& group, const ops::Selection* shared, const GroupInputs& all,
                          const SequencePlan& plan, const ForwardOptions& options) {
   const Tensor q = group.take(all.q), k = group.take(all.k), v = group.take(all.v);
   const ops::Layout layout = group.layout();
   std::optional<ops::IndexerInputs> inputs;
-  if (all.indexer) inputs = take(group, *all.indexer);
+  if (all.asked) inputs = take(group, all.asked->inputs);
 
   GroupResult result;
-  ops::Selection selection;
+  ops::Selection& selection = result.selection;
   const bool over_all = !group.sparse || options.kl_support == KlSupport::all;  // the indexer's loss
   if (group.sparse) {
-    const auto attend = keeps_mask(group, q, k, v, options.want_kl && !over_all)
-                            ? ops::sparse_attend_with_mask
-                            : ops::sparse_attend;
-    const ops::SparseAttention sparse =
-        attend(q, k, v, without_gradient(*inputs), indexer->budget(options.mean_variance), {}, layout,
-               options.deterministic ? "ordered" : "atomic");
+    const ops::SparseAttention sparse = attend_sparsely(group, q, k, v, *all.asked, *inputs, shared, options);
     selection = sparse.selection;
     result.out = sparse.attention.out;
     result.lse = sparse.attention.lse;
-    result.variance = selection.variance;
+    if (shared == nullptr) result.variance = selection.variance;
     result.threshold = selection.threshold;
     result.tie_cut = selection.tie_cut;
     result.k_t = selection.k_t;
@@ -166,15 +204,15 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
     if (over_all) {
       tiles = draw_tiles(group, options);
     } else {
-      support = support_of(*inputs, selection, indexer->has_temperature(), layout);
+      support = support_of(*inputs, selection, all.asked->temperature.present(), layout);
     }
     if (over_all && group.sparse) {
       lse = ops::attend_lse(q.detach(), k.detach(), tiles, {}, layout);
       result.lost = lost_mass(result.lse, lse);
     }
     // The target is a constant: neither q nor k learns from it.
-    result.kl = ops::indexer_kl(q.detach(), k.detach(), lse, indexer->at_temperature(*inputs), support.mask,
-                                support.threshold, support.tie_cut, {}, layout, tiles)
+    result.kl = ops::indexer_kl(q.detach(), k.detach(), lse, all.asked->temperature.apply(*inputs),
+                                support.mask, support.threshold, support.tie_cut, {}, layout, tiles)
                     .loss;
   }
 
@@ -186,10 +224,9 @@ GroupResult attend_group(const SequenceGroup& group, const GroupInputs& all, con
         result.kept = (result.lse - ops::attend_lse(q, k, {}, {}, layout)).exp().mean(-1);
       }
     } else if (plan.phase == Phase::warmup) {
-      const ops::SparseAttention sparse =
-          ops::sparse_attend(q, k, v, *inputs, indexer->budget(options.mean_variance), {}, layout);
+      const ops::SparseAttention sparse = ops::sparse_attend(q, k, v, *inputs, all.asked->budget, {}, layout);
       result.kept = (sparse.attention.lse - result.lse).exp().mean(-1);
-      result.variance = sparse.selection.variance;
+      if (all.asked->shared == nullptr) result.variance = sparse.selection.variance;
       result.k_t = sparse.selection.k_t;
     } else {
       result.k_t = group.take(plan.visible).to(torch::kInt32);
@@ -236,7 +273,7 @@ GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config
     value_gate = gate("value_gate", config.value_gate, config.kv_heads);
   if (config.output_gate != GateKind::none)
     output_gate = gate("output_gate", config.output_gate, config.heads);
-  if (config.sparse) {
+  if (config.has_indexer()) {
     indexer = register_module("indexer", Indexer(config));
     indexer_rope_.emplace(config.indexer_rope_size(), config.rope, /*with_attention_factor=*/false);
   }
@@ -248,6 +285,12 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
   if (phase != Phase::dense && !config_.sparse) {
     bad_argument(kAttentionOp, "phase", "dense for a layer without an indexer", name_of(phase));
   }
+  if (options.shared && !config_.shares_selection) {
+    bad_argument(kAttentionOp, "shared", "none for a layer that does not share a selection", "one");
+  }
+  if (options.followers > 0 && !indexer) {
+    bad_argument(kAttentionOp, "followers", "0 for a layer without an indexer", concat(options.followers));
+  }
   if (options.want_kl && phase == Phase::dense) {
     bad_argument(kAttentionOp, "want_kl", "false in the dense phase, where the indexer is frozen", "true");
   }
@@ -258,6 +301,19 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
                  concat("a share of ", options.kl_sample->share));
   }
   return phase;
+}
+
+void GatedSparseAttentionImpl::check_shared(const SharedSelection& shared, const SequencePlan& plan) const {
+  const auto tokens = shared.inputs.q.size(0);
+  bool fits = tokens == plan.tokens && shared.groups.size() == plan.groups.size();
+  for (std::size_t g = 0; fits && g < plan.groups.size(); ++g) {
+    fits = shared.groups[g].k_t.defined() == plan.groups[g].sparse;
+  }
+  if (!fits) {
+    bad_argument(kAttentionOp, "shared",
+                 concat("a selection for these sequences, of ", plan.tokens, " tokens, in this phase"),
+                 concat("one of ", tokens, " tokens in ", shared.groups.size(), " groups"));
+  }
 }
 
 void GatedSparseAttentionImpl::check_input(const Tensor& h, bool packed) const {
@@ -316,16 +372,40 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
   inputs.v = apply_gate(value_gate, config_.value_gate, x, v, options.want_stats, value_gate_z,
                         stats.value_gate_mean);
   const bool looked_at = options.want_kl || options.want_stats || options.observe;
+  std::shared_ptr<SharedSelection> for_followers;
   if (phase == Phase::sparse || (phase == Phase::warmup && looked_at)) {
-    inputs.indexer = indexer->project(x, plan.indexer_rope);
+    if (config_.shares_selection) {
+      if (!options.shared) {
+        bad_argument(kAttentionOp, "shared", "the selection that this layer shares, as it has no indexer",
+                     "none");
+      }
+      check_shared(*options.shared, plan);
+    }
+    const SharedSelection* const shared = options.shared.get();
+    Asked asked = shared != nullptr ? Asked{shared->inputs, shared->temperature, shared->budget, shared}
+                                    : Asked{indexer->project(x, plan.indexer_rope), indexer->temperature(),
+                                            indexer->budget(options.mean_variance)};
+    if (options.followers > 0) {
+      for_followers = std::make_shared<SharedSelection>(
+          SharedSelection{asked.inputs, asked.temperature, asked.budget, {}});
+      for_followers->inputs.bias = indexer->bias_as(asked.inputs.w.scalar_type());
+    }
+    inputs.asked = summed_by_layer(std::move(asked));
   }
 
   std::vector<GroupResult> results;
   Tensor variance_totals;  // of the group that selected, if one did
-  for (const SequenceGroup& group : plan.groups) {
-    results.push_back(attend_group(group, inputs, indexer, plan, options));
+  for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+    const SequenceGroup& group = plan.groups[g];
+    const bool shares = inputs.asked && inputs.asked->shared != nullptr;
+    results.push_back(
+        attend_group(group, shares ? &inputs.asked->shared->groups[g] : nullptr, inputs, plan, options));
     const Tensor& variance = results.back().variance;
     if (variance.defined()) variance_totals = indexer->variance_totals(variance, group.take(plan.visible));
+    if (for_followers) {
+      for_followers->groups.push_back(results.back().selection);
+      for_followers->groups.back().variance = Tensor();  // the running mean is this layer's affair
+    }
   }
 
   // With long sequences they are too large to keep for nothing.
@@ -334,6 +414,7 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
   const Tensor gated = apply_gate(output_gate, config_.output_gate, x, attended, options.want_stats,
                                   output_gate_z, stats.output_gate_mean);
   ForwardResult result;
+  result.shared = std::move(for_followers);
   result.out = o_proj(gated.reshape({tokens, config_.heads * size})).view(h.sizes());
   // The mean over no query at all is 0, not NaN: an empty batch teaches nothing.
   const auto mean = [tokens](const Tensor& rows) {
@@ -376,9 +457,9 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
                        .lse = gather(plan.groups, results, &GroupResult::lse).detach(),
                        .value_gate = detached(value_gate_z),
                        .output_gate = detached(output_gate_z)};
-    if (inputs.indexer) {
-      view.indexer = without_gradient(*inputs.indexer);
-      view.budget = indexer->budget(options.mean_variance);
+    if (inputs.asked) {
+      view.indexer = without_gradient(inputs.asked->inputs);
+      view.budget = inputs.asked->budget;
     }
     if (phase == Phase::sparse) {
       view.k_t = gather(plan.groups, results, &GroupResult::k_t);
@@ -388,7 +469,7 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
     options.observe(view);
   }
 
-  if (phase == Phase::sparse && is_training() && !options.mean_variance) {
+  if (phase == Phase::sparse && indexer && is_training() && !options.mean_variance) {
     // Dense sequences select nothing, yet every rank has to take part in the sum.
     if (!variance_totals.defined()) variance_totals = torch::zeros({2}, h.options().dtype(torch::kFloat64));
     indexer->update_mean_variance(variance_totals);

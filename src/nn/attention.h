@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "model/config.h"
@@ -18,6 +19,7 @@
 #include "nn/rms_norm.h"
 #include "nn/rope.h"
 #include "nn/sequence_plan.h"
+#include "nn/shared_selection.h"
 #include "nn/torch.h"
 
 namespace gsa::nn {
@@ -31,7 +33,8 @@ struct AttentionView {
   // Arguments of the gates' sigmoids: as v and as q, head-wise gates without head_size; undefined where there
   // is no such gate.
   at::Tensor value_gate, output_gate;
-  // Of an indexer at work (phase warmup or sparse), else absent.
+  // Of an indexer at work (phase warmup or sparse), else absent; of a layer that shares a selection, those of
+  // the layer that selects.
   std::optional<ops::IndexerInputs> indexer = std::nullopt;
   std::optional<ops::BudgetOptions> budget = std::nullopt;
   // What was selected, [T] each; undefined unless the phase is sparse. Sequences that dense_below sends the
@@ -58,6 +61,11 @@ struct ForwardOptions {
   // A forward pass that is run again (activation checkpointing): the running mean of the variance that the
   // first one selected with. Absent: the layer's own, which a training pass then moves.
   std::optional<at::Tensor> mean_variance = std::nullopt;
+  // For a layer that shares a selection, in the sparse phase and wherever its indexer would have been asked:
+  // what the layer that selects returned for the same tokens.
+  std::shared_ptr<const SharedSelection> shared = nullptr;
+  // How many layers will share this one's selection; ForwardResult::shared is for them.
+  std::int64_t followers = 0;
   // Called at the end of the pass. Keeps q, k and v alive until then.
   std::function<void(const AttentionView&)> observe = nullptr;
 };
@@ -70,20 +78,23 @@ struct AttentionStats {
   // Share of dense attention's mass on the selected keys, mean over heads and queries. Where the loss over
   // all keys came with an estimate (ForwardResult::kept), it is that, and costs nothing.
   double kept_mass = 1;
-  // Mean of Var_t over the queries that count for the running mean; absent where there are none.
+  // Mean of Var_t over the queries that count for the running mean; absent where there are none, and in layers
+  // that share a selection.
   std::optional<double> variance_mean;
   std::optional<double> value_gate_mean, output_gate_mean;  // absent where there is no such gate
 };
 
 struct ForwardResult {
   at::Tensor out;  // as h
-  // 0-dim: the indexer's loss, mean over queries; of a sample, an unbiased estimate of that mean.
+  // 0-dim: the indexer's loss, mean over queries; of a sample, an unbiased estimate of that mean. Of a layer
+  // that shares a selection: its part of the loss of the indexer it follows.
   std::optional<at::Tensor> kl;
   std::optional<AttentionStats> stats;
   // 0-dim, of a loss over all keys in the sparse phase: the share of dense attention's mass on the selected
   // keys, mean over heads and queries; of a sample, an unbiased estimate (1 less the mass that was lost by
   // the sampled queries, which varies less than what was kept).
   std::optional<at::Tensor> kept;
+  std::shared_ptr<const SharedSelection> shared;  // where there are followers and the indexer was at work
 };
 
 class GatedSparseAttentionImpl : public torch::nn::Module {
@@ -105,10 +116,11 @@ class GatedSparseAttentionImpl : public torch::nn::Module {
   torch::nn::Linear q_proj{nullptr}, k_proj{nullptr}, v_proj{nullptr}, o_proj{nullptr};
   RmsNorm q_norm{nullptr}, k_norm{nullptr};                     // null without qk_norm
   torch::nn::Linear value_gate{nullptr}, output_gate{nullptr};  // null where the configuration has none
-  Indexer indexer{nullptr};                                     // null where it is not sparse
+  Indexer indexer{nullptr};  // null where it is not sparse, or shares a selection
 
  private:
   Phase checked_phase(const ForwardOptions& options) const;
+  void check_shared(const SharedSelection& shared, const SequencePlan& plan) const;
   void check_input(const at::Tensor& h, bool packed) const;
   // x [T, d_model] -> queries, keys and values before RoPE, side by side.
   at::Tensor project(const at::Tensor& x);

@@ -43,8 +43,12 @@ std::map<std::string, Part> parts_of(const ModelConfig& config) {
   add(-1, "model.norm.weight", {d});
   if (!config.tie_embeddings) add(-1, "lm_head.weight", {config.vocab_size, d});
   const WithoutValues without_values(at::kFloat);  // shapes are all that is wanted
-  const Block block(config);
+  const Block first(config, 0);
+  std::optional<Block> follower;  // of all layers without an indexer
   for (std::int64_t n = 0; n < config.layers; ++n) {
+    const bool follows = config.attention_of(n).shares_selection;
+    if (follows && !follower) follower.emplace(config, n);
+    const Block& block = follows ? *follower : first;
     for (const auto& item : block->named_parameters()) add(n, item.key(), item.value().sizes().vec());
     for (const auto& item : block->named_buffers()) add(n, item.key(), item.value().sizes().vec());
   }
@@ -57,9 +61,18 @@ class Converter {
   Converter(const fs::path& from, const ModelConfig& stored, const ConvertOptions& options)
       : options_(options), stored_(stored), weights_(from), type_(common_type(weights_)) {
     check_before_reading(weights_, options.config, from.string());
+    // Indexers that the folder has may be left behind, but only whole ones.
+    ModelConfig whole = options.config;
+    if (stored.attention.sparse) whole.index_layers = stored.index_layers;
+    const std::map<std::string, Part> all = parts_of(whole);
     parts_ = parts_of(options.config);
+    for (const auto& [name, part] : all) {
+      if (!parts_.contains(name) && !is_mean_variance(name)) {
+        dropped_ += c10::multiply_integers(part.shape);
+      }
+    }
     TensorShapes shapes;
-    for (const auto& [name, part] : parts_) shapes.emplace_back(name, part.shape);
+    for (const auto& [name, part] : all) shapes.emplace_back(name, part.shape);
     check_tensors(weights_, shapes, stored, true, from.string());
   }
 
@@ -132,7 +145,7 @@ class Converter {
   }
 
   Conversion made() const {
-    Conversion result{.dtype = type_};
+    Conversion result{.dtype = type_, .dropped_parameters = dropped_};
     for (const auto& [name, part] : parts_) {
       if (find(name) != nullptr || is_mean_variance(name)) continue;
       const bool gate = kind_of_parameter(name) == ParameterKind::gate;
@@ -146,6 +159,7 @@ class Converter {
   WeightFiles weights_;
   DType type_;
   std::map<std::string, Part> parts_;
+  std::int64_t dropped_ = 0;
   std::optional<Indexer> indexer_;
   std::int64_t indexer_layer_ = -1;
   Tensor staged_;
@@ -163,6 +177,12 @@ Conversion convert_model(const fs::path& from, const fs::path& to, const Convert
     settled.config.attention.gate_init_std = 0;
   }
   settled.config.validate();
+  for (std::int64_t n = 0; before.sparse && n < stored.layers; ++n) {
+    if (settled.config.has_indexer(n) && !stored.has_indexer(n)) {
+      bad_argument("nn::convert_model", "config.index_layers", "layers whose indexer the folder has",
+                   concat("layer ", n));
+    }
+  }
   return Converter(from, stored, settled).write(to);
 }
 

@@ -14,7 +14,8 @@
 namespace gsa::nn {
 
 struct ConvertOptions {
-  ModelConfig config;                  // what it becomes; sizes are the folder's
+  // What it becomes; sizes are the folder's. Layers that have an indexer may lose it (index_layers).
+  ModelConfig config;
   bool indexer_from_attention = true;  // false: drawn at random
   std::uint64_t seed = 0;
   // Called before each tensor with bytes written so far and in all; may throw to stop.
@@ -24,6 +25,7 @@ struct ConvertOptions {
 struct Conversion {
   DType dtype = DType::f32;                                  // of the weights, as the folder has them
   std::int64_t gate_parameters = 0, indexer_parameters = 0;  // that are new
+  std::int64_t dropped_parameters = 0;                       // of indexers that were left behind
 };
 
 // Writes config.json and model.safetensors into `to`, a folder that is there. New gates are gate_init

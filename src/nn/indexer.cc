@@ -8,6 +8,16 @@ namespace gsa::nn {
 
 using at::Tensor;
 
+ops::IndexerInputs Temperature::apply(ops::IndexerInputs inputs) const {
+  // Scores are linear in w, so dividing w divides them.
+  if (log) {
+    inputs.w = inputs.w * (-*log).exp();
+  } else if (value != 1) {
+    inputs.w = inputs.w / value;
+  }
+  return inputs;
+}
+
 ops::BudgetOptions budget_options(const BudgetConfig& config, const Tensor& mean_variance) {
   ops::BudgetOptions options;
   options.mode = name_of(config.mode);
@@ -43,7 +53,7 @@ ops::IndexerInputs IndexerImpl::project(const Tensor& h, const RopeTables& table
   const Tensor w = weights_proj(x);
   if (config_.form == ScoreForm::sigmoid) {
     inputs.w = torch::sigmoid(w);
-    inputs.bias = bias.to(w.scalar_type());  // autocast leaves parameters as they are
+    inputs.bias = bias_as(w.scalar_type());
   } else {
     inputs.w = w * (1 / std::sqrt(static_cast<double>(config_.heads)));
   }
@@ -52,14 +62,14 @@ ops::IndexerInputs IndexerImpl::project(const Tensor& h, const RopeTables& table
   return inputs;
 }
 
-ops::IndexerInputs IndexerImpl::at_temperature(ops::IndexerInputs inputs) const {
-  // Scores are linear in w, so dividing w divides them.
-  if (config_.temperature.learned) {
-    inputs.w = inputs.w * (-log_temperature).exp();
-  } else if (config_.temperature.value != 1) {
-    inputs.w = inputs.w / config_.temperature.value;
-  }
-  return inputs;
+ops::OptTensor IndexerImpl::bias_as(at::ScalarType type) const {
+  if (config_.form != ScoreForm::sigmoid) return std::nullopt;
+  return bias.to(type);  // autocast leaves parameters as they are
+}
+
+Temperature IndexerImpl::temperature() const {
+  if (config_.temperature.learned) return {.value = 1, .log = log_temperature};
+  return {.value = config_.temperature.value};
 }
 
 ops::BudgetOptions IndexerImpl::budget(const std::optional<Tensor>& mean) const {

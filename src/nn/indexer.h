@@ -20,6 +20,16 @@ namespace gsa::nn {
 // The budget in the operators' words, with the running mean of the variance as given.
 ops::BudgetOptions budget_options(const BudgetConfig& config, const at::Tensor& mean_variance);
 
+// Divides the indexer's scores in its loss.
+struct Temperature {
+  double value = 1;         // where it is not learned
+  ops::OptTensor log = {};  // 0-dim, where it is
+
+  bool present() const { return log || value != 1; }
+  // The inputs whose scores are divided; where there is no temperature, the inputs as they are.
+  ops::IndexerInputs apply(ops::IndexerInputs inputs) const;
+};
+
 class IndexerImpl : public torch::nn::Module {
  public:
   explicit IndexerImpl(const AttentionConfig& config);
@@ -28,10 +38,10 @@ class IndexerImpl : public torch::nn::Module {
   // packed.
   ops::IndexerInputs project(const at::Tensor& h, const RopeTables& tables);
 
-  // The same scores divided by the temperature, for the loss alone; where there is none, the inputs as they
-  // are.
-  bool has_temperature() const { return config_.temperature.learned || config_.temperature.value != 1; }
-  ops::IndexerInputs at_temperature(ops::IndexerInputs inputs) const;
+  // Of the loss alone: the selection never sees it.
+  Temperature temperature() const;
+  // The parameter as the operators take it beside inputs of this type; absent for ReLU scores.
+  ops::OptTensor bias_as(at::ScalarType type) const;
 
   // The budget, with the given running mean of the variance or else the layer's as it stands (a copy: a later
   // update leaves it alone).

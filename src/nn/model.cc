@@ -1,7 +1,10 @@
 #include "nn/model.h"
 
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/philox.h"
 #include "gsa/error.h"
@@ -37,7 +40,22 @@ ForwardOptions layer_options(const ModelForwardOptions& options) {
           .kl_sample = options.kl_sample,
           .deterministic = options.deterministic,
           .mean_variance = std::nullopt,
+          .shared = nullptr,
+          .followers = 0,
           .observe = nullptr};
+}
+
+// The same, with `tensors` in the places of its own.
+std::shared_ptr<const SharedSelection> with_tensors(SharedSelection shared, at::TensorList tensors) {
+  std::size_t next = 0;
+  shared.visit([&](Tensor& tensor) { tensor = tensors[next++]; });
+  return std::make_shared<const SharedSelection>(std::move(shared));
+}
+
+// What the backward pass of a layer that selects has to hear of from its followers: the indexer's inputs.
+std::vector<Tensor> indexer_tensors(const ForwardResult& result) {
+  const ops::IndexerInputs& inputs = result.shared->inputs;
+  return {inputs.q, inputs.k, inputs.w};
 }
 
 // One block whose activations are computed again in the backward pass.
@@ -46,28 +64,58 @@ ForwardResult run_again_in_backward(Block& block, const Tensor& x, const Forward
   ForwardOptions again_options = options;
   again_options.want_stats = false;
   again_options.observe = nullptr;
-  if (block->self_attn->indexer && plan.phase != Phase::dense) {
+  Indexer& indexer = block->self_attn->indexer;
+  if (indexer && plan.phase != Phase::dense) {
     // The first pass selects with this and then moves it.
-    again_options.mean_variance = block->self_attn->indexer->mean_variance.clone();
+    again_options.mean_variance = indexer->mean_variance.clone();
   }
-  ForwardResult result;
-  const auto tensors = [](const ForwardResult& r) {
-    return r.kl ? std::vector<Tensor>{r.out, *r.kl} : std::vector<Tensor>{r.out};
+  // A shared selection is an input as x is. The graph keeps its tensors until the backward pass has used them,
+  // the function that is run again only their places.
+  std::vector<Tensor> inputs = {x};
+  std::optional<SharedSelection> places;
+  if (options.shared) {
+    places = *options.shared;
+    places->visit([&](Tensor& tensor) {
+      inputs.push_back(tensor);
+      tensor = torch::empty({0});
+    });
+    again_options.shared = nullptr;
+  }
+  const bool followers_learn = options.want_kl && options.followers > 0;
+  const auto tensors = [followers_learn](const ForwardResult& r) {
+    std::vector<Tensor> list = {r.out};
+    if (r.kl) list.push_back(*r.kl);
+    if (followers_learn) {
+      for (Tensor& tensor : indexer_tensors(r)) list.push_back(std::move(tensor));
+    }
+    return list;
   };
-  const Recomputable first = [&](const Tensor& input) {
-    result = block->forward(input, options, plan);
+  ForwardResult result;
+  const Recomputable first = [&](const std::vector<Tensor>&) {
+    result = block->forward(x, options, plan);
     return tensors(result);
   };
-  const Recomputable again = [block, again_options, plan, tensors](const Tensor& input) mutable {
-    return tensors(block->forward(input, again_options, plan));
+  const Recomputable again = [block, again_options, plan, places,
+                              tensors](const std::vector<Tensor>& given) mutable {
+    ForwardOptions now = again_options;
+    if (places) now.shared = with_tensors(*places, at::TensorList(given).slice(1));
+    return tensors(block->forward(given[0], now, plan));
   };
   std::vector<Tensor> parameters;
   for (const Tensor& parameter : block->parameters()) {
     if (parameter.requires_grad()) parameters.push_back(parameter);
   }
-  const std::vector<Tensor> outputs = recompute(x, parameters, first, again);
+  const std::vector<Tensor> outputs = recompute(inputs, parameters, first, again);
   result.out = outputs[0];
   if (result.kl) result.kl = outputs[1];
+  if (followers_learn) {
+    SharedSelection shared = *result.shared;
+    shared.inputs.q = outputs[2];
+    shared.inputs.k = outputs[3];
+    shared.inputs.w = outputs[4];
+    shared.inputs.bias = indexer->bias_as(shared.inputs.w.scalar_type());  // with a graph
+    result.shared = std::make_shared<const SharedSelection>(std::move(shared));
+  }
   return result;
 }
 
@@ -87,10 +135,10 @@ Tensor SwiGluImpl::forward(const Tensor& x) {
   return y.view(x.sizes());
 }
 
-BlockImpl::BlockImpl(const ModelConfig& config) {
+BlockImpl::BlockImpl(const ModelConfig& config, std::int64_t layer) {
   const std::int64_t d = config.attention.d_model;
   input_layernorm = register_module("input_layernorm", RmsNorm(d, config.rms_eps));
-  self_attn = register_module("self_attn", GatedSparseAttention(config.attention, config.rms_eps));
+  self_attn = register_module("self_attn", GatedSparseAttention(config.attention_of(layer), config.rms_eps));
   post_attention_layernorm = register_module("post_attention_layernorm", RmsNorm(d, config.rms_eps));
   mlp = register_module("mlp", SwiGlu(config));
   if (config.scale_residual_init) {
@@ -113,7 +161,9 @@ DecoderImpl::DecoderImpl(const ModelConfig& config) : vocab_size_(config.vocab_s
       register_module("embed_tokens", new_embedding(config.vocab_size, d, config.attention.init_std));
   torch::nn::ModuleList list;
   for (std::int64_t n = 0; n < config.layers; ++n) {
-    layers.emplace_back(config);
+    layers.emplace_back(config, n);
+    followers_.push_back(0);
+    if (config.leader_of(n) != n) ++followers_[static_cast<std::size_t>(config.leader_of(n))];
     list->push_back(layers.back());
   }
   register_module("layers", list);
@@ -152,6 +202,7 @@ ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions
   };
 
   ModelResult result;
+  double group = 1;  // layers that go by the selection at hand
   observe(0);
   for (std::size_t n = 0; n < layers.size(); ++n) {
     if (options.observe_attention) {
@@ -163,10 +214,25 @@ ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions
       for_layers.kl_sample->seed = philox_bits(options.kl_sample->seed, 0, static_cast<std::uint64_t>(n));
     }
     const bool again = options.checkpoint_activations && torch::GradMode::is_enabled();
+    const bool follows = layers[n]->self_attn->config().shares_selection;
+    if (!follows) {
+      for_layers.shared = nullptr;
+      group = static_cast<double>(1 + followers_[n]);
+    }
+    for_layers.followers = followers_[n];
     ForwardResult layer = again ? run_again_in_backward(layers[n], x, for_layers, plan)
                                 : layers[n]->forward(x, for_layers, plan);
     x = std::move(layer.out);
-    if (layer.kl) result.kl.push_back(std::move(*layer.kl));
+    if (!follows) for_layers.shared = std::move(layer.shared);
+    if (layer.kl) {
+      // An indexer's loss: the mean over the layers that go by its selection.
+      const Tensor kl = group == 1 ? *layer.kl : *layer.kl / group;
+      if (follows) {
+        result.kl.back() = result.kl.back() + kl;
+      } else {
+        result.kl.push_back(kl);
+      }
+    }
     if (layer.stats) result.stats.push_back(std::move(*layer.stats));
     if (layer.kept) result.kept.push_back(std::move(*layer.kept));
     observe(static_cast<std::int64_t>(n) + 1);

@@ -51,8 +51,10 @@ struct ModelForwardOptions {
 };
 
 struct ModelResult {
-  at::Tensor hidden;                  // after the last norm
-  std::vector<at::Tensor> kl;         // one a layer, 0-dim; empty unless wanted
+  at::Tensor hidden;  // after the last norm
+  // One an indexer, 0-dim; empty unless wanted. Where layers share its selection, the mean over them and its
+  // own layer: the same gradient as of the KL against the mean of their attention.
+  std::vector<at::Tensor> kl;
   std::vector<AttentionStats> stats;  // one a layer; empty unless wanted
   std::vector<at::Tensor> kept;       // one a layer, 0-dim, where ForwardResult has it; else empty
 };
@@ -76,7 +78,7 @@ TORCH_MODULE(SwiGlu);
 // x + attention(norm(x)), then x + mlp(norm(x)).
 class BlockImpl : public torch::nn::Module {
  public:
-  explicit BlockImpl(const ModelConfig& config);
+  BlockImpl(const ModelConfig& config, std::int64_t layer);
   ForwardResult forward(const at::Tensor& x, const ForwardOptions& options, const SequencePlan& plan);
 
   RmsNorm input_layernorm{nullptr}, post_attention_layernorm{nullptr};
@@ -99,6 +101,7 @@ class DecoderImpl : public torch::nn::Module {
   at::Tensor embed(const at::Tensor& tokens, const ModelForwardOptions& options);
 
   std::int64_t vocab_size_;
+  std::vector<std::int64_t> followers_;  // of each layer: how many share its selection
 };
 TORCH_MODULE(Decoder);
 

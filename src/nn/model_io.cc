@@ -39,6 +39,10 @@ void require_same_sizes(const ModelConfig& wanted, const ModelConfig& stored) {
   same("head_size", wanted.attention.head_size, stored.attention.head_size);
   same("qkv_bias", wanted.attention.qkv_bias, stored.attention.qkv_bias);
   same("qk_norm", wanted.attention.qk_norm, stored.attention.qk_norm);
+  if (wanted.attention.sparse && stored.attention.sparse && wanted.index_layers != stored.index_layers) {
+    bad_argument(kLoadOp, "config", "the folder's index_layers (gsa convert leaves indexers behind)",
+                 "others");
+  }
 }
 
 // ---- Parameters and buffers of a model, by the names they have in a file

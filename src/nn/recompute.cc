@@ -56,17 +56,19 @@ struct Again : torch::CustomClassHolder {
 
 class Recompute : public torch::autograd::Function<Recompute> {
  public:
-  static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList parameters,
+  static variable_list forward(AutogradContext* context, at::TensorList inputs, at::TensorList parameters,
                                const Recomputable& first, const Recomputable& again) {
-    const Autocast autocast(x.device().type());
+    const Autocast autocast(inputs[0].device().type());
     context->set_materialize_grads(false);  // an output that nobody used has no gradient, rather than zeros
-    variable_list saved = {x};
+    variable_list saved = inputs.vec();
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(saved));
-    context->saved_data["x_requires_grad"] = x.requires_grad();
+    c10::List<bool> differentiable;
+    for (const Tensor& input : inputs) differentiable.push_back(input.requires_grad());
+    context->saved_data["differentiable"] = differentiable;
     context->saved_data["again"] = c10::IValue::make_capsule(c10::make_intrusive<Again>(again, autocast));
     const AutocastScope scope(autocast);
-    return first(x);
+    return first(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -74,27 +76,30 @@ class Recompute : public torch::autograd::Function<Recompute> {
     const auto capsule = context->saved_data["again"].toCapsule();
     const Again& again = static_cast<const Again&>(*capsule);
 
+    const c10::List<bool> differentiable = context->saved_data["differentiable"].toBoolList();
+    variable_list sources = saved;  // of gradients: the inputs apart from what made them, and the parameters
+    for (std::size_t i = 0; i < differentiable.size(); ++i) {
+      sources[i] = saved[i].detach();
+      sources[i].requires_grad_(differentiable.get(i));
+    }
     variable_list outputs, output_gradients, inputs;
-    Tensor x = saved[0].detach();
     {
       const torch::AutoGradMode with_graph(true);
       const AutocastScope scope(again.autocast);
-      x.requires_grad_(context->saved_data["x_requires_grad"].toBool());
-      const variable_list results = again.function(x);
+      const auto end = sources.begin() + static_cast<std::ptrdiff_t>(differentiable.size());
+      const variable_list results = again.function({sources.begin(), end});
       for (std::size_t i = 0; i < results.size(); ++i) {
         if (!gradients[i].defined() || !results[i].requires_grad()) continue;
         outputs.push_back(results[i]);
         output_gradients.push_back(gradients[i]);
       }
     }
-    // Slots of the inputs in the list that goes back: x, the parameters, and the two functions (never
-    // defined).
+    // Slots in the list that goes back: the inputs, the parameters, and the two functions (never defined).
     variable_list back(saved.size() + 2);
     std::vector<std::size_t> slots;
-    for (std::size_t i = 0; i < saved.size(); ++i) {
-      const Tensor& input = i == 0 ? x : saved[i];
-      if (!input.requires_grad()) continue;
-      inputs.push_back(input);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (!sources[i].requires_grad()) continue;
+      inputs.push_back(sources[i]);
       slots.push_back(i);
     }
     if (outputs.empty() || inputs.empty()) return back;
@@ -108,9 +113,9 @@ class Recompute : public torch::autograd::Function<Recompute> {
 
 }  // namespace
 
-std::vector<Tensor> recompute(const Tensor& x, const std::vector<Tensor>& parameters,
+std::vector<Tensor> recompute(const std::vector<Tensor>& inputs, const std::vector<Tensor>& parameters,
                               const Recomputable& first, const Recomputable& again) {
-  return Recompute::apply(x, at::TensorList(parameters), first, again);
+  return Recompute::apply(at::TensorList(inputs), at::TensorList(parameters), first, again);
 }
 
 }  // namespace gsa::nn

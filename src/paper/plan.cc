@@ -25,12 +25,14 @@ const std::vector<Variant>& main_variants() {
   return variants;
 }
 
+std::string gates_from(double start) { return concat("gate_init=", start); }
+
 Arguments base_settings(const std::string& base) {
   if (base == "base-standard") return {"system=standard"};
-  if (base == "base-gated") return {"system=gated-only"};
-  if (base == "base-g1") return {"system=gated-only", "value_gate=none"};
-  if (base == "base-open") return {"system=gated-only", concat("gate_init=", kOpenGates)};
-  return {"system=gated-only", "output_gate=none"};  // base-g2
+  Arguments settings = {"system=gated-only", gates_from(base == "base-open" ? kOpenGates : kPaperGates)};
+  if (base == "base-g1") settings.push_back("value_gate=none");
+  if (base == "base-g2") settings.push_back("output_gate=none");
+  return settings;
 }
 
 void append(Arguments& to, const Arguments& more) { to.insert(to.end(), more.begin(), more.end()); }
@@ -309,6 +311,7 @@ class Planner {
         const Phases phases = sparse ? s_.stability : Phases{s_.stability.dense + s_.stability.sparse, 0, 0};
         Arguments model = sparse ? s_.model : dense_settings();
         model.push_back("system=" + system);
+        if (system == "gsa" || system == "gated-only") model.push_back(gates_from(kPaperGates));
         if (sparse) add_k(model);
         Step step = training("stability", concat(seed_name(1), "/", rate_name(factor), "-", system), model,
                              {.phases = phases,

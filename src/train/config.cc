@@ -197,9 +197,10 @@ std::vector<Option> options_of(TrainConfig& c) {
              "G2; empty: as the system has it"),
       choice("model.output_gate", c.model.output_gate, {"", "none", "elementwise", "headwise"},
              "G1; empty: as the system has it"),
-      real("model.gate_init", c.model.gate_init, 0, 0.9999,
-           "where new gates start; what a folder has is divided by it, to stay the same function; 0: as it "
-           "is, in a new model 0.5"),
+      real(
+          "model.gate_init", c.model.gate_init, 0, 0.9999,
+          "where new gates start; what a folder has is divided by it, to stay the same function; 0: 0.9 in a "
+          "model from scratch, 0.5 in a folder that has none"),
       choice("model.score_form", c.model.score_form, {"", "sigmoid", "relu"},
              "the indexer's activation; empty: as the system has it"),
       choice("model.budget", c.model.budget, {"", "inverse", "proportional", "fixed"},
@@ -225,6 +226,12 @@ std::vector<Option> options_of(TrainConfig& c) {
       whole("model.dense_below", c.model.dense_below, -1, kMany,
             "sequences with fewer keys run dense; 0: none do; -1: as it is (presets: 16384 in paper-1.7b and "
             "llama-7b-class, else 0)"),
+      whole("model.index_every", c.model.index_every, 0, 65536,
+            "layers 0, n, 2n, ... have an indexer, and the layers after each share its selection; 1: every "
+            "layer has one; 0: as it is, in a new indexer 1"),
+      text("model.index_layers", c.model.index_layers,
+           "the same as a list, such as \"0,4,9\": layers that have an indexer, the first 0; empty: by "
+           "index_every"),
       whole("model.index_heads", c.model.index_heads, 0, 128, "query heads of the indexer; 0: as it is"),
       whole("model.index_head_size", c.model.index_head_size, 0, 256,
             "dimensions of an indexer head; 0: as it is"),
@@ -456,6 +463,9 @@ void TrainConfig::resolve() {
   if (!nn::parts_of_share(kl_share)) refuse_because("kl_share", nn::kShareExpected, number_text(kl_share));
   if (model.extend > 0 && model.extend < 1) {
     refuse_because("model.extend", "0, or a number of at least 1", number_text(model.extend));
+  }
+  if (model.index_every > 0 && !model.index_layers.empty()) {
+    refuse_because("model.index_layers", "none beside model.index_every", model.index_layers);
   }
   if (model.indexer_init == "attention" && phases.warmup + phases.sparse == 0) {
     refuse_because("model.indexer_init", "warm-up or sparse steps beside attention, which it is taken before",

@@ -28,6 +28,8 @@ struct TrainConfig {
     double rope_theta = 0;
     double gate_init = 0;
     std::int64_t dense_below = -1;
+    std::int64_t index_every = 0;  // 0: as the folder has it, in a new indexer every layer
+    std::string index_layers;      // the same as a list; empty: by index_every
     std::int64_t index_heads = 0, index_head_size = 0;
     double index_rope_fraction = -1, index_temperature = 0, index_variance_momentum = -1;
     std::string index_temperature_learned;

@@ -18,6 +18,7 @@ IndexerStart indexer_start(const TrainConfig& config, const std::optional<nn::Mo
 void renew_indexer(nn::Model& model) {
   const torch::NoGradGuard no_grad;
   for (nn::Block& block : model->model->layers) {
+    if (!block->self_attn->indexer) continue;
     const nn::Indexer fresh(model->config().attention);
     nn::IndexerImpl& old = *block->self_attn->indexer;
     auto parameters = old.named_parameters();
@@ -31,6 +32,7 @@ std::string start_indexer_from_attention(const nn::ModelConfig& config, AdamW& o
   for (const auto& [name, tensor] : optimizer.state()) state[name] = tensor;
   const nn::AttentionConfig& attention = config.attention;
   for (std::int64_t n = 0; n < config.layers; ++n) {
+    if (!config.has_indexer(n)) continue;
     const auto master = [&](const char* name) {
       return state.at(concat("model.layers.", n, ".self_attn.", name, ".weight.master"));
     };

@@ -53,6 +53,8 @@ std::string about_indexer(const TrainConfig& options) {
       {"k_min", m.k_min > 0},
       {"k_max", m.k_max > 0},
       {"dense_below", m.dense_below > 0},
+      {"index_every", m.index_every > 0},
+      {"index_layers", !m.index_layers.empty()},
       {"index_heads", m.index_heads > 0},
       {"index_head_size", m.index_head_size > 0},
       {"index_rope_fraction", m.index_rope_fraction != -1},
@@ -83,6 +85,29 @@ void apply_indexer_sizes(const TrainConfig& options, nn::AttentionConfig& attent
   free("model.dense_below", m.dense_below >= 0, m.dense_below, attention.dense_below);
 }
 
+std::string shown_layers(const nn::ModelConfig& config) {
+  return config.index_layers.empty() ? "every layer" : nn::layers_text(config.index_layers);
+}
+
+// Which layers have an indexer. What a folder has may be repeated; gsa convert leaves indexers behind.
+void apply_index_layers(const TrainConfig& options, nn::ModelConfig& config, const std::string& owner) {
+  const auto& m = options.model;
+  if (m.index_every == 0 && m.index_layers.empty()) return;
+  const std::string key = m.index_every > 0 ? "model.index_every" : "model.index_layers";
+  nn::ModelConfig asked = config;
+  checking_usage([&] {
+    nn::set_index_layers(asked, m.index_every > 0 ? nn::every_nth_layer(config.layers, m.index_every)
+                                                  : nn::layers_by_text(m.index_layers));
+  });
+  if (!owner.empty() && asked.index_layers != config.index_layers) {
+    refuse_size(key,
+                concat("indexers where ", owner, " has them (", shown_layers(config),
+                       "; gsa convert --index-every leaves some behind)"),
+                shown_layers(asked));
+  }
+  config.index_layers = asked.index_layers;
+}
+
 bool gets_indexer(const nn::ModelConfig& config, const nn::ModelConfig& stored) {
   return config.attention.sparse && !stored.attention.sparse;
 }
@@ -105,7 +130,9 @@ void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
   fixed("model.tie_embeddings", m.tie_embeddings, config.tie_embeddings);
   free("model.rope_theta", m.rope_theta > 0, m.rope_theta, attention.rope.theta);
   if (attention.sparse) {
-    apply_indexer_sizes(options, attention, stored && stored->attention.sparse ? folder : "");
+    const std::string owner = stored && stored->attention.sparse ? folder : "";
+    apply_indexer_sizes(options, attention, owner);
+    apply_index_layers(options, config, owner);
   } else if (const std::string key = about_indexer(options); !key.empty()) {
     refuse_size("model.system", concat("a system with an indexer for ", key), "one without");
   }
@@ -113,9 +140,8 @@ void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
 
 void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
                      const std::optional<nn::ModelConfig>& stored) {
-  const double asked = options.model.gate_init;
-  if (asked == 0) return;
   nn::AttentionConfig& attention = config.attention;
+  const double asked = options.model.gate_init;
   const auto is_new = [](nn::GateKind before, nn::GateKind after) {
     return before == nn::GateKind::none && after != nn::GateKind::none;
   };
@@ -124,7 +150,13 @@ void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
     value = stored->attention.value_gate;
     output = stored->attention.output_gate;
   }
-  if (!is_new(value, attention.value_gate) && !is_new(output, attention.output_gate)) {
+  const bool gets_gates = is_new(value, attention.value_gate) || is_new(output, attention.output_gate);
+  if (asked == 0) {
+    // A trained model keeps its function, exactly: times two rounds nothing.
+    if (stored && gets_gates) attention.gate_init = 0.5;
+    return;
+  }
+  if (!gets_gates) {
     const bool none =
         attention.value_gate == nn::GateKind::none && attention.output_gate == nn::GateKind::none;
     if (none || asked != attention.gate_init) {
@@ -162,8 +194,12 @@ std::string conversion_note(const TrainConfig& options, const nn::ModelConfig& c
   const nn::BudgetConfig& budget = config.attention.budget;
   const nn::IndexerConfig& indexer = config.attention.indexer;
   const char* const why = options.model.k_base > 0 ? "as model.k_base says" : "an eighth of data.length";
-  return concat("the model gets an indexer of ", indexer.heads, " heads of ", indexer.head_size, " and ",
-                nn::name_of(budget.mode), " budgets of k_base ", budget.base, " (", why, "), k_min ",
+  const std::string where =
+      config.index_layers.empty()
+          ? ""
+          : concat(" in ", config.indexers(), " of ", config.layers, " layers (", shown_layers(config), ")");
+  return concat("the model gets an indexer", where, " of ", indexer.heads, " heads of ", indexer.head_size,
+                " and ", nn::name_of(budget.mode), " budgets of k_base ", budget.base, " (", why, "), k_min ",
                 budget.min, ", k_max ", budget.max);
 }
 

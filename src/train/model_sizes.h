@@ -15,8 +15,8 @@ namespace gsa::train {
 void apply_sizes(const TrainConfig& options, nn::ModelConfig& config,
                  const std::optional<nn::ModelConfig>& stored);
 
-// model.gate_init, for a model that gets gates: other gates are where training has left them. Refused without a new
-// gate, unless it repeats what the folder says.
+// model.gate_init, for a model that gets gates; in a folder without gates one half, unless it is set. Other gates are
+// where training has left them: refused without a new one, unless it repeats what the folder says.
 void apply_gate_init(const TrainConfig& options, nn::ModelConfig& config,
                      const std::optional<nn::ModelConfig>& stored);
 

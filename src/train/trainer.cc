@@ -233,7 +233,7 @@ Trainer::Sums Trainer::run_backward(const std::vector<Batch>& batches, StepRepor
     throw Error(concat("step ", report.step, ": expected documents of at least two tokens, got none"));
   }
   const auto options64 = torch::TensorOptions().dtype(torch::kFloat64).device(device_);
-  Sums sums{torch::zeros({}, options64), torch::zeros({model_->config().layers}, options64), {}};
+  Sums sums{torch::zeros({}, options64), torch::zeros({model_->config().indexers()}, options64), {}};
   for (const Batch& batch : batches) {
     const double share = static_cast<double>(batch.tokens.numel()) / static_cast<double>(report.tokens);
     const std::size_t number = static_cast<std::size_t>(&batch - batches.data());
@@ -292,12 +292,18 @@ StepReport Trainer::one_step() {
   if (sums.kept.defined()) parts.push_back(sums.kept);
   const at::Tensor numbers = torch::cat(parts).to(torch::kCPU);
   const double* const value = numbers.const_data_ptr<double>();
-  const std::int64_t layers = model_->config().layers;
+  const nn::ModelConfig& model = model_->config();
+  const std::int64_t indexers = model.indexers();
   if (report.phase != nn::Phase::warmup) report.loss = value[0];
-  if (report.phase != nn::Phase::dense) report.kl.assign(value + 1, value + 1 + layers);
-  report.model_norm = value[1 + layers];
-  report.indexer_norm = value[2 + layers];
-  if (sums.kept.defined()) report.kept.assign(value + 3 + layers, value + 3 + 2 * layers);
+  if (report.phase != nn::Phase::dense) {
+    report.kl.assign(value + 1, value + 1 + indexers);
+    for (std::int64_t n = 0; n < model.layers; ++n) {
+      if (model.has_indexer(n)) report.kl_layers.push_back(n);
+    }
+  }
+  report.model_norm = value[1 + indexers];
+  report.indexer_norm = value[2 + indexers];
+  if (sums.kept.defined()) report.kept.assign(value + 3 + indexers, value + 3 + indexers + model.layers);
   check_finite(report, batches);
 
   watch_spikes(report);
@@ -325,7 +331,7 @@ void Trainer::check_finite(const StepReport& report, const std::vector<Batch>& b
     stop(concat("the language model's loss", block.empty() ? "" : concat(" (first in ", block, ")")));
   }
   for (std::size_t i = 0; i < report.kl.size(); ++i) {
-    if (!std::isfinite(report.kl[i])) stop(concat("the indexer's loss of layer ", i));
+    if (!std::isfinite(report.kl[i])) stop(concat("the indexer's loss of layer ", report.kl_layers[i]));
   }
   if (std::isfinite(report.model_norm) && std::isfinite(report.indexer_norm)) return;
   const std::string parameter = optimizer_->not_finite();

@@ -40,8 +40,9 @@ struct LayerStats {
 struct StepReport {
   std::int64_t step = 0;  // counted from 1
   nn::Phase phase = nn::Phase::dense;
-  std::optional<double> loss;      // nats a token; none in warm-up
-  std::vector<double> kl;          // one a layer; empty in the dense phase
+  std::optional<double> loss;           // nats a token; none in warm-up
+  std::vector<double> kl;               // one an indexer; empty in the dense phase
+  std::vector<std::int64_t> kl_layers;  // whose indexers these are
   std::vector<double> kept;        // kept mass, one a layer, from the KL's sample; empty where it has none
   std::vector<LayerStats> layers;  // on steps that are logged
   double model_norm = 0, indexer_norm = 0;
@@ -104,7 +105,7 @@ class Trainer {
 
   struct Sums {  // of one step, over its micro-batches, on the device
     at::Tensor loss;
-    at::Tensor kl;    // [layers]
+    at::Tensor kl;    // [indexers]
     at::Tensor kept;  // [layers]; undefined where the KL does not give it
   };
 

@@ -349,7 +349,7 @@ TEST(EvaluateErrors, SayWhatIsExpected) {
   expect_error([&] { evaluate(model, documents); }, {"numbers", "at most 37", "258"});
   nn::Model bytes = model_of(config.attention);
   expect_error([&] { evaluate(bytes, documents, {.perplexity = false}); },
-               {"perplexity, sinks or selection"});
+               {"perplexity, sinks, selection or agreement"});
   expect_error([&] { evaluate(bytes, documents, {.windows = {.length = 8, .stride = 9}}); }, {"stride"});
   expect_error([&] { evaluate(bytes, documents, {.selection = true, .oracle_queries = -1}); },
                {"oracle_queries", "0 (all) or more", "-1"});

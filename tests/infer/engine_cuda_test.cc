@@ -149,14 +149,63 @@ TEST_P(CudaEngine, StepsLeaveMemoryFlatAndFloat32IsRefused) {
 
 TEST_P(CudaEngine, EightBitKeysInPrefillAndDecode) {
   nn::AttentionConfig config = GetParam().config;
-  config.budget = {BudgetMode::fixed, 1000, 1, 1000};  // every key: the selection cannot differ
+  // Every key, so that the selection cannot differ; by the scores, so that they are asked for.
+  config.budget = {BudgetMode::inverse, 1000, 1, 1000};
   nn::Model model = make_model(config);
+  for (nn::Block& block : model->model->layers) nn::testing::set_mean_variance(block->self_attn, 1e12);
   const Tokens tokens = random_tokens(90);
   EngineOptions options = on_gpu(32);
   Engine full(model, options);
   options.index_int8 = true;
   Engine reduced(model, options);
   EXPECT_LT(relative_error(stepped_logits(reduced, tokens, 60), stepped_logits(full, tokens, 60)), 2e-3);
+}
+
+// Two groups of two layers: prefill selects once a group by a mask, a step hands positions on, in a graph too.
+TEST_P(CudaEngine, LayersShareSelections) {
+  nn::ModelConfig config = nn::testing::small_model(GetParam().config);
+  config.layers = 4;
+  config.index_layers = {0, 2};
+  nn::Model exact = make_model(config);
+  const Tokens tokens = random_tokens(150);
+  const Tensor expected = full_logits(exact, tokens);
+  nn::Model model = make_model(config);
+  model->to(kGpu, at::kBFloat16);
+  const double plain = relative_error(full_logits(model, tokens), expected);
+  for (const std::int64_t chunk : {1, 7, 64, 4096}) {
+    for (const bool graphs : {false, true}) {
+      Engine engine(exact, on_gpu(chunk, graphs));
+      EXPECT_LT(relative_error(stepped_logits(engine, tokens, 130), expected), 2 * plain)
+          << "chunk " << chunk << (graphs ? ", graphs" : "");
+    }
+  }
+  Engine looking(exact, on_gpu(4096, false)), replaying(exact, on_gpu());
+  Sequence a = looking.start(), b = replaying.start();
+  looking.prefill({{&a, tokens}});
+  replaying.prefill({{&b, tokens}});
+  for (std::int64_t token = 0; token < 4; ++token) {
+    const Look look = looking.look(a, token);
+    EXPECT_EQ(look.layers[1].positions, look.layers[0].positions);
+    EXPECT_EQ(look.layers[3].positions, look.layers[2].positions);
+    EXPECT_NE(look.layers[1].weights, look.layers[0].weights);
+    replaying.decode({{&b, token}});
+    EXPECT_LT(relative_error(looking.decode({{&a, token}}), replaying.decode({{&b, token}})), 2e-2);
+  }
+}
+
+// A prompt that the budget covers runs dense; one whose scores make it select all does not.
+TEST_P(CudaEngine, ABudgetForEveryKeyIsAttentionToAll) {
+  const Tokens tokens = random_tokens(90);
+  std::vector<Tensor> results;
+  for (const std::int64_t min : {100, 1}) {
+    nn::AttentionConfig config = GetParam().config;
+    config.budget = {BudgetMode::inverse, 100, min, 100};
+    nn::Model model = make_model(config);
+    for (nn::Block& block : model->model->layers) nn::testing::set_mean_variance(block->self_attn, 1e12);
+    Engine engine(model, on_gpu(32));
+    results.push_back(stepped_logits(engine, tokens, 60));
+  }
+  EXPECT_LT(relative_error(results[0], results[1]), 2e-2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gsa, CudaEngine, ::testing::Values(nn::testing::four_systems()[3]),

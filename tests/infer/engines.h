@@ -18,7 +18,9 @@ using Tokens = std::vector<std::int64_t>;
 // Every layer with a running mean of the variance, so that budgets adapt.
 inline nn::Model make_model(const nn::ModelConfig& config, torch::Dtype dtype = torch::kFloat64) {
   nn::Model model = nn::testing::make_model(config, dtype);
-  for (nn::Block& block : model->model->layers) nn::testing::set_mean_variance(block->self_attn, 0.02);
+  for (nn::Block& block : model->model->layers) {
+    if (block->self_attn->indexer) nn::testing::set_mean_variance(block->self_attn, 0.02);
+  }
   model->eval();
   return model;
 }

@@ -255,17 +255,14 @@ void expect_output_of_decode(const Case& c, std::uint64_t seed) {
                                   .min = 900,
                                   .max = 2000,
                                   .mean_variance = torch::full({1}, 0.01, at::kDouble)};
-  const ops::Decoded decoded = ops::decode(q, cache, indexer, budget);
+  const auto [decoded, selection] = ops::decode_with_selection(q, cache, indexer, budget);
   const std::int64_t k_t = decoded.k_t.item<std::int64_t>();
   ASSERT_LT(k_t, length);
 
   const Tensor at = torch::arange(length, at::kLong);
   const Tensor slots =
       cache.block_table[0].to(at::kLong).index_select(0, at.floor_divide(page)) * page + at.remainder(page);
-  ops::IndexerInputs row = indexer;
-  row.q = indexer.q[0];
-  row.w = indexer.w[0];
-  const Tensor positions = selected_positions(row, cache, slots, k_t);
+  const Tensor positions = selection.positions.flatten().narrow(0, 0, k_t).to(at::kLong);
   const HeadWeights looked = head_weights(q[0][0], cache, slots, positions);
   const Tensor v = cache.v.flatten(0, 1).index_select(0, slots.index_select(0, positions)).to(at::kDouble);
   std::vector<Tensor> out;
@@ -297,14 +294,13 @@ TEST(Look, WeightsGiveTheOutputOfDecode) {
   }
 }
 
-TEST(Look, SaysWhereSelectionsDiffer) {
-  ops::PagedCache cache;
-  cache.index_k = torch::full({1, 8, 4}, std::nan(""), at::kFloat);
-  ops::IndexerInputs indexer;
-  indexer.q = torch::ones({1, 2, 4});
-  indexer.w = torch::ones({1, 2});
-  expect_error([&] { selected_positions(indexer, cache, torch::arange(8, at::kLong), 3); },
-               {"expected the 3 keys", "finite"});
+TEST(Look, SaysWhereNothingIsSelected) {
+  nn::Model model = make_model(four_systems()[3].config);
+  const torch::NoGradGuard no_grad;
+  model->model->layers[1]->self_attn->indexer->wk->weight.fill_(std::nan(""));
+  Engine engine(model);
+  Sequence sequence = engine.start();
+  expect_error([&] { engine.look(sequence, 3); }, {"look", "layer 1", "finite"});
 }
 
 }  // namespace

@@ -102,6 +102,15 @@ TEST(ConfigJson, ARotatedShareThatIsLeftOutIsOneHalf) {
   EXPECT_EQ(parse_config(config_to_json({dense, DType::f32})).config.attention.indexer.rope_fraction, 1);
 }
 
+TEST(ConfigJson, AStartOfGatesThatIsLeftOutIsOneHalf) {
+  const ModelConfig config = ModelConfig::preset("tiny");
+  EXPECT_EQ(config.attention.gate_init, 0.9);
+  Json json = Json::parse(config_to_json({config, DType::f32}));
+  EXPECT_EQ(json["gate_init"], 0.9);
+  json.erase("gate_init");
+  EXPECT_EQ(parse_config(json.dump()).config.attention.gate_init, 0.5);
+}
+
 TEST(ConfigJson, ATemperatureThatIsLeftOutIsOne) {
   const ModelConfig config = ModelConfig::preset("tiny");
   Json json = Json::parse(config_to_json({config, DType::f32}));

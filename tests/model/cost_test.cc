@@ -104,6 +104,35 @@ TEST(Cost, OfPrefillAndDecodeByHand) {
   EXPECT_EQ(cost.training_bytes, 16 * parameters);  // 2 + 2, master 4, moments 8
 }
 
+// Three layers, of which one has the indexer: scores, their weights and the cache of their keys are there once,
+// the gradient of the loss in every layer.
+TEST(Cost, OfASharedSelectionByHand) {
+  ModelConfig config = by_hand();
+  config.layers = 3;
+  config.index_layers = {0};
+  EXPECT_EQ(count_model(config).indexer, 114);
+  EXPECT_EQ(count_layer(config).indexer, 114);
+  const CostOptions options{.length = 5, .dtype = DType::bf16, .phase = Phase::sparse};
+  const Cost cost = estimate_cost(config, options);
+  const double matrices = 3 * (784 - 112) + 112;
+  EXPECT_EQ(cost.prefill.projections, 2 * 5 * matrices);
+  EXPECT_EQ(cost.prefill.attention, 3 * 4 * 8 * 12);
+  EXPECT_EQ(cost.prefill.indexer, 300);
+  EXPECT_EQ(cost.sigmoids, 2 * 15);
+  EXPECT_EQ(cost.decode.operations.projections, 2 * matrices);
+  EXPECT_EQ(cost.decode.operations.indexer, 20 * 5);
+  EXPECT_EQ(cost.cache.keys, 3 * 5 * 4 * 2);
+  EXPECT_EQ(cost.cache.index_keys, 5 * 4 * 2);
+  EXPECT_EQ(cost.decode.read.index_keys, 5 * 4 * 2);
+  EXPECT_EQ(cost.training.indexer, 20 * (15 + 3 * 2 * 12));
+  EXPECT_EQ(cost.training.projections, 3 * cost.prefill.projections - 2 * 5 * 112);
+  const Cost warmup = estimate_cost(config, {.length = 5, .dtype = DType::bf16, .phase = Phase::warmup});
+  EXPECT_EQ(warmup.training.indexer, 3 * 3 * 20 * 15);
+  config.index_layers.clear();
+  EXPECT_EQ(estimate_cost(config, options).prefill.indexer, 3 * 300);
+  EXPECT_EQ(estimate_cost(config, options).cache.index_keys, 3 * 5 * 4 * 2);
+}
+
 TEST(Cost, BiasesAndNormsOfQueriesAndKeysAreParametersAndNoProducts) {
   ModelConfig config = by_hand();
   const Cost before = estimate_cost(config, {.length = 5});
@@ -247,9 +276,37 @@ TEST(Memory, OfTrainingAndOfAForwardPass) {
   EXPECT_EQ(with_masks(320), 40 * layers);
   EXPECT_EQ(with_masks(static_cast<std::int64_t>(32 * q)), 4 * q * layers);
   EXPECT_EQ(with_masks(static_cast<std::int64_t>(32 * q) + 1), 0);
-  const MemoryNeed forward = forward_memory(config, 1000, DType::f32);
+  const MemoryNeed forward = forward_memory(config, 1000, 1000, DType::f32);
   EXPECT_EQ(forward.state, 4 * parameters);
   EXPECT_LT(forward.activations, less.activations);
+}
+
+// A selection that several layers share has one mask, which may take the memory of them all; with recomputed
+// activations it waits for them beside the indexer's inputs.
+TEST(Memory, OfSharedSelections) {
+  ModelConfig config = ModelConfig::preset("tiny");  // 4 layers
+  config.index_layers = {0, 1};
+  const AttentionConfig& a = config.attention;
+  const double index = static_cast<double>(a.indexer.heads * (a.indexer.head_size + 1) + a.indexer.head_size);
+  ModelConfig every = config;
+  every.index_layers.clear();
+  const auto need = [](const ModelConfig& of, std::int64_t length, bool again) {
+    return training_memory(of, {.tokens = 1, .length = length, .checkpoint_activations = again}).activations;
+  };
+  EXPECT_EQ(need(every, 0, false) - need(config, 0, false), 4 * 2 * index);
+  EXPECT_EQ(need(config, 0, true) - need(every, 0, true), 4 * index);
+  const std::int64_t q = 4 * a.heads * a.head_size;
+  EXPECT_EQ(need(config, 320, false) - need(config, 0, false), 2 * 40);
+  EXPECT_EQ(need(config, 320, true) - need(config, 0, true), 2 * 40);
+  EXPECT_EQ(need(every, 320, true) - need(every, 0, true), 40);
+  EXPECT_EQ(need(config, 32 * 3 * q, false) - need(config, 0, false), 4 * 3 * static_cast<double>(q));
+  EXPECT_EQ(need(config, 32 * 3 * q + 1, false), need(config, 0, false));
+  // Without gradients no other mask is kept.
+  const auto forward = [](const ModelConfig& of, std::int64_t length) {
+    return forward_memory(of, 1, length, DType::f32).activations;
+  };
+  EXPECT_EQ(forward(config, 320) - forward(config, 0), 40);
+  EXPECT_EQ(forward(every, 320), forward(every, 0));
 }
 
 }  // namespace

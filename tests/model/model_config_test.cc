@@ -167,6 +167,17 @@ TEST(IndexLayers, EveryNthLayer) {
   expect_error([] { every_nth_layer(8, 0); }, {"index_every", "got 0"});
 }
 
+TEST(IndexLayers, AsText) {
+  using List = std::vector<std::int64_t>;
+  EXPECT_EQ(layers_by_text("0,4,9"), (List{0, 4, 9}));
+  EXPECT_EQ(layers_by_text(" 0 , 4"), (List{0, 4}));
+  EXPECT_EQ(layers_by_text("7"), List{7});
+  EXPECT_EQ(layers_by_text(layers_text({0, 12})), (List{0, 12}));
+  for (const char* bad : {"0,", ",", "0,,1", "a", "0 1", "1.5", "99999999999999999999"}) {
+    expect_error([&] { layers_by_text(bad); }, {"'index_layers'", "such as 0,4,9", bad});
+  }
+}
+
 TEST(IndexLayers, EachLayerHasALeader) {
   ModelConfig config = ModelConfig::preset("small");  // 8 layers
   const std::string every = config.describe();

@@ -123,29 +123,23 @@ TEST(Phases, WarmupLowersTheLoss) {
   EXPECT_LT(last, 0.9 * first);
 }
 
-TEST(Gates, StartAtOneHalf) {
-  AttentionConfig config = small(AttentionConfig::gsa());
-  config.gate_init_std = AttentionConfig().gate_init_std;
-  auto layer = make_layer(config);
-  const auto stats =
-      layer->forward(random_input({2, kLearningLength, config.d_model}), {.want_stats = true}).stats.value();
-  EXPECT_NEAR(stats.value_gate_mean.value(), 0.5, 0.01);
-  EXPECT_NEAR(stats.output_gate_mean.value(), 0.5, 0.01);
+TEST(Gates, StartWhereTheConfigurationSays) {
+  for (const double start : {AttentionConfig().gate_init, 0.5}) {
+    AttentionConfig config = small(AttentionConfig::gsa());
+    config.gate_init = start;
+    config.gate_init_std = AttentionConfig().gate_init_std;
+    auto layer = make_layer(config);
+    const auto stats =
+        layer->forward(random_input({2, kLearningLength, config.d_model}), {.want_stats = true})
+            .stats.value();
+    EXPECT_NEAR(stats.value_gate_mean.value(), start, 0.01);
+    EXPECT_NEAR(stats.output_gate_mean.value(), start, 0.01);
+  }
+  EXPECT_EQ(AttentionConfig().gate_init, 0.9);
   const auto bare =
       make_layer(small(AttentionConfig::standard()))->forward(random_input({1, 3, 24}), {.want_stats = true});
   EXPECT_FALSE(bare.stats->value_gate_mean.has_value());
   EXPECT_FALSE(bare.stats->output_gate_mean.has_value());
-}
-
-TEST(Gates, StartWhereTheConfigurationSays) {
-  AttentionConfig config = small(AttentionConfig::gsa());
-  config.gate_init = 0.875;
-  config.gate_init_std = AttentionConfig().gate_init_std;
-  const auto stats = make_layer(config)
-                         ->forward(random_input({2, kLearningLength, config.d_model}), {.want_stats = true})
-                         .stats.value();
-  EXPECT_NEAR(stats.value_gate_mean.value(), 0.875, 0.01);
-  EXPECT_NEAR(stats.output_gate_mean.value(), 0.875, 0.01);
 }
 
 TEST(Gates, MeansAreThoseOfTheSigmoids) {

@@ -76,6 +76,86 @@ TEST_P(SavedModels, ComeBackToTheBit) {
   }
 }
 
+// ---- Selections shared between layers
+
+ModelConfig sharing_model(std::vector<std::int64_t> index_layers) {
+  ModelConfig config = small_model(small(AttentionConfig::gsa()));
+  config.layers = 4;
+  config.index_layers = std::move(index_layers);
+  return config;
+}
+
+void change_config(const fs::path& folder, const std::function<void(Json&)>& change) {
+  Json json = Json::parse(read_file(folder / "config.json", 1 << 20));
+  change(json);
+  std::ofstream(folder / "config.json") << json.dump();
+}
+
+TEST(SharingFolders, ComeBackToTheBit) {
+  TemporaryFolder folder;
+  auto model = trained(sharing_model({0, 3}));
+  save_model(model, folder / "model");
+  const LoadedModel back = load_model(folder / "model");
+  EXPECT_TRUE(back.initialised.empty());
+  EXPECT_EQ(back.model->config().index_layers, (std::vector<std::int64_t>{0, 3}));
+  expect_equal_state(model, back.model);
+  for (const auto& [name, tensor] : state(back.model)) {
+    const bool between =
+        name.find("layers.1.") != std::string::npos || name.find("layers.2.") != std::string::npos;
+    EXPECT_FALSE(between && name.find("indexer") != std::string::npos) << name;
+  }
+}
+
+TEST(SharingFolders, WhatTheirWeightsContradictIsRefusedByName) {
+  TemporaryFolder folder;
+  save_model(trained(sharing_model({})), folder / "all");
+  change_config(folder / "all", [](Json& json) { json["index_layers"] = Json::array({0, 3}); });
+  expect_error([&] { load_model(folder / "all"); },
+               {"tensors that the model has", "'model.layers.1.self_attn.indexer."});
+  save_model(trained(sharing_model({0, 3})), folder / "some");
+  LoadOptions options{.config = sharing_model({0, 2})};
+  expect_error([&] { load_model(folder / "some", options); }, {"the folder's index_layers"});
+  change_config(folder / "some", [](Json& json) { json["index_layers"] = Json::array({0, 2, 3}); });
+  expect_error([&] { load_model(folder / "some"); },
+               {"a tensor for each parameter", "'model.layers.2.self_attn.indexer."});
+}
+
+TEST(SharingFolders, ConversionLeavesIndexersBehind) {
+  TemporaryFolder folder;
+  auto model = trained(sharing_model({}), torch::kBFloat16);
+  save_model(model, folder / "all");
+  fs::create_directories(folder / "some");
+  const Conversion made = convert_model(folder / "all", folder / "some", {.config = sharing_model({0, 2})});
+  EXPECT_EQ(made.indexer_parameters, 0);
+  std::int64_t dropped = 0;
+  for (const auto& item : model->model->layers[1]->self_attn->indexer->named_parameters()) {
+    dropped += item.value().numel();
+  }
+  EXPECT_EQ(made.dropped_parameters, 2 * dropped);
+  const LoadedModel back = load_model(folder / "some");
+  auto before = state(model);
+  for (const auto& [name, tensor] : state(back.model)) EXPECT_TRUE(tensor.equal(before.at(name))) << name;
+  EXPECT_EQ(back.model->config().index_layers, (std::vector<std::int64_t>{0, 2}));
+
+  // They do not come back.
+  fs::create_directories(folder / "again");
+  expect_error(
+      [&] {
+        convert_model(folder / "some", folder / "again", {.config = sharing_model({0, 1})});
+      },
+      {"'config.index_layers'", "layer 1"});
+
+  // A model that gets indexers gets as many as it is to have.
+  ModelConfig dense = sharing_model({});
+  apply(dense, System::standard);
+  save_model(trained(dense), folder / "dense");
+  fs::create_directories(folder / "new");
+  const Conversion gained =
+      convert_model(folder / "dense", folder / "new", {.config = sharing_model({0, 2})});
+  EXPECT_EQ(gained.indexer_parameters, 2 * dropped);
+  EXPECT_EQ(load_model(folder / "new").model->config().index_layers, (std::vector<std::int64_t>{0, 2}));
+}
+
 TEST(ModelFolder, HasTheShapeOfHuggingFace) {
   TemporaryFolder folder;
   ModelConfig config = small_model(small(AttentionConfig::gsa()));

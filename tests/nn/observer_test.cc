@@ -126,8 +126,8 @@ TEST(ObserverTraining, TheIndexersLossRunsOverWhatWasSelected) {
       const ops::Layout layout{view.starts, view.starts, std::nullopt};
       const Tensor mask = ops::select_mask(*view.indexer, view.threshold, view.tie_cut, layout);
       const Tensor loss =
-          ops::indexer_kl(view.q, view.k, view.lse, layer->indexer->at_temperature(*view.indexer), mask, {},
-                          {}, {}, layout)
+          ops::indexer_kl(view.q, view.k, view.lse, layer->indexer->temperature().apply(*view.indexer), mask,
+                          {}, {}, {}, layout)
               .loss;
       EXPECT_TRUE(result.kl->equal(loss.sum() / static_cast<double>(2 * length)));
       EXPECT_GT(result.kl->item<float>(), 0);

@@ -181,6 +181,16 @@ TEST(PaperPlan, GatesThatStartOpenAreABaseOfTheirOwn) {
   EXPECT_FALSE(adapted.contains("model.gate_init"));  // its gates are where training has left them
 }
 
+TEST(PaperPlan, WhereGatesStartIsSaidOfEveryGatedModelFromScratch) {
+  const std::vector<Step> plan = plan_of("small");
+  for (const char* run : {"base-gated", "base-g1", "base-g2", "rate-2-gsa", "rate-4-gated-only"}) {
+    EXPECT_EQ(settings(step(plan, concat("seed-1/", run, "/train"))).at("model.gate_init"), "0.5") << run;
+  }
+  for (const char* run : {"base-standard", "rate-2-standard", "rate-2-sparse-only", "gsa", "no-gates"}) {
+    EXPECT_FALSE(settings(step(plan, concat("seed-1/", run, "/train"))).contains("model.gate_init")) << run;
+  }
+}
+
 TEST(PaperPlan, StabilityHasSmallerBatches) {
   const std::vector<Step> plan = plan_of("small");
   const auto batch = [&](const char* name) {

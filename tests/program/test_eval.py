@@ -52,6 +52,44 @@ def report(program, *arguments):
     return json.loads(output[output.index("{") :])
 
 
+def test_agreement_and_the_groups_that_follow_from_it(trained):
+    figures = report(trained, MODEL, "--data", "data", "--join", "--length", 64, "--measure", "agreement",
+                     "--agreement-queries", 0)["reports"][0]["agreement"]  # fmt: skip
+    assert all(figures[key][layer][layer] == 1 for key in ("selections", "oracles") for layer in range(4))
+    assert figures["queries_of_window"] == 0 and figures["queries"][0][1] > 0
+    told = evaluate(trained, MODEL, "--data", "data", "--join", "--length", 64, "--measure", "agreement", "--plots", "plots-a")
+    assert "layers 2, 3" in told and "--agreement-queries" in told
+    assert (trained.folder / "plots-a" / "agreement.svg").exists()
+    assert (trained.folder / "plots-a" / "agreement-oracles.svg").exists()
+    assert "agreement" not in evaluate(trained, MODEL, "--data", "data", "--length", 64)
+
+    # Two groups of four layers, by brute force.
+    found = report(trained, MODEL, "--data", "data", "--join", "--length", 64, "--stride", 64, "--measure", "agreement")
+    found = found["reports"][0]["agreement"]["selections"]
+    worth = {second: sum(found[0][1:second]) + sum(found[second][second + 1:]) for second in (1, 2, 3)}
+    said = trained.run("convert", MODEL, "--index-every", 2, "--data", "data", "--length", 64, "--output", "shared")
+    config = json.loads((trained.folder / "shared" / "config.json").read_text())
+    assert config["index_layers"] == [0, max(worth, key=worth.get)]
+    assert "goes by" in said and "kept before" in said and "2 others were left behind" in said
+    after = report(trained, "shared", "--data", "data", "--length", 64, "--measure", "selection,agreement,perplexity")
+    follower = next(layer for layer in range(1, 4) if layer not in config["index_layers"])
+    assert after["reports"][0]["agreement"]["selections"][max(n for n in config["index_layers"] if n < follower)][follower] == 1
+    train(trained, **{"model.from": "shared", "output.folder": "on", "phases.dense": 0, "phases.warmup": 0})
+
+    said = trained.run("convert", MODEL, "--index-every", 3, "--output", "third")
+    assert "Nothing was measured" in said
+    assert json.loads((trained.folder / "third" / "config.json").read_text())["index_layers"] == [0, 3]
+    trained.run("convert", MODEL, "--index-layers", "0,1", "--output", "listed")
+    for wrong, part in (((MODEL, "--index-every", 1), "fewer indexers"), (("third", "--index-every", 2), "got layer 2"),
+                        ((MODEL, "--index-layers", "1"), "the first 0"), ((MODEL, "--data", "data"), "--index-every"),
+                        ((MODEL, "--index-every", 2, "--length", 8), "--data"),
+                        (("third", "--index-every", 4, "--data", "data"), "all have an indexer"),
+                        ((MODEL, "--index-every", 2, "--set", "model.index_every=2"), "model.index_every"),
+                        ((MODEL, "--index-every", 2, "--system", "sparse-only"), "--system")):  # fmt: skip
+        assert part in trained.run("convert", *wrong, "--output", "no", status=2), wrong
+        assert not (trained.folder / "no").exists()
+
+
 def test_figures_fit_together(trained):
     result = report(trained, MODEL, "--data", "data", "--length", "48,24", "--stride", 16)
     assert result["system"] == "gsa" and result["device"] == "cpu" and result["dtype"] == "float32"

@@ -33,6 +33,23 @@ def test_figures_of_the_papers_model():
     assert report["standard"]["decode_cache_bytes"]["total"] == 131072 * 512 * 2 * 2 * 24
 
 
+def test_layers_that_share_a_selection_are_counted_once():
+    every, fourth = (inspect("--preset", "paper-1.7b", "--length", 131072, *extra) for extra in ((), ("--index-every", 4)))
+    assert fourth["config"]["index_layers"] == [0, 4, 8, 12, 16, 20] and "index_layers" not in every["config"]
+    for part in (lambda r: r["parameters"]["indexer"], lambda r: r["cost"]["cache_bytes"]["index_keys"],
+                 lambda r: r["cost"]["prefill_flop"]["indexer"], lambda r: r["cost"]["prefill_sigmoids"],
+                 lambda r: r["cost"]["decode_cache_bytes"]["index_keys"]):  # fmt: skip
+        assert part(fourth) * 4 == part(every)
+    assert fourth["parameters_per_layer"] == every["parameters_per_layer"]
+    assert inspect("--preset", "small", "--index-layers", "0,5")["config"]["index_layers"] == [0, 5]
+    said = gsa("inspect", "--preset", "small", "--index-every", 4).stdout
+    assert "by 2 of 8 layers (0, 4)" in said and "which 2 of 8 have" in said
+    for wrong in (("--index-layers", "1,2"), ("--index-layers", "0,x"), ("--index-every", 0),
+                  ("--index-every", 2, "--system", "standard"), ("--index-every", 2, "--index-layers", "0")):  # fmt: skip
+        result = gsa("inspect", "--preset", "small", *wrong)
+        assert result.returncode != 0 and "index-" in result.stderr, (wrong, result.stderr)
+
+
 def test_large_presets_run_short_sequences_dense():
     short = inspect("--preset", "paper-1.7b", "--length", 8192)
     assert short["config"]["dense_below"] == 16384 and short["config"]["index_temperature"] == 0.1

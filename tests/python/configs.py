@@ -56,6 +56,6 @@ CASES = {
     "dense-below": dict(dense_below=90),
     "dense-below-all": dict(dense_below=1000),
     "shared": dict(layers=4, index_layers=[0, 2]),
-    "shared-relu": dict(layers=4, index_layers=[0, 1], indexer__form="relu"),
+    "shared-relu-learned": dict(layers=4, index_layers=[0, 1], indexer__form="relu", indexer__temperature__learned=True),
     "shared-dense-below": dict(index_layers=[0], dense_below=90),
 }

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or not F.built_with_cuda(), reason="no GPU, or a library without the CUDA operators"
 )
 
-SYSTEMS = ["sparse-only", "gated-only", "gsa", "gsa-tied-yarn", "relu", "headwise", "dense-below", "biases-and-norms"]
+SYSTEMS = ["sparse-only", "gated-only", "gsa", "gsa-tied-yarn", "relu", "headwise", "dense-below", "biases-and-norms",
+           "shared"]  # fmt: skip
 
 
 def make(case):

@@ -42,7 +42,7 @@ SHARDED = {  # case of configs.py, type, whether activations are computed again,
     "warmup": ("gsa", torch.float64, False, dict(phase="warmup", want_kl=True)),
     "gated-only": ("gated-only", torch.float64, False, dict()),
     "shared": ("shared", torch.float64, True, dict(want_kl=True)),
-    "shared-all-keys": ("shared-relu", torch.float64, False, dict(want_kl=True, kl_support="all")),
+    "shared-all-keys": ("shared-relu-learned", torch.float64, False, dict(want_kl=True, kl_support="all")),
     "shared-dense-below": ("shared-dense-below", torch.float64, False, dict(want_kl=True)),
 }
 

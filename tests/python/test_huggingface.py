@@ -16,7 +16,7 @@ hf = gsa.huggingface
 from safetensors.torch import load_file, save_file  # noqa: E402, transformers needs it too
 
 GENERATED = ["sparse-only", "gated-only", "gsa", "gsa-tied-yarn", "relu", "headwise", "half-rotated", "dense-below",
-             "biases", "query-key-norms", "llama3", "shared", "shared-relu", "shared-dense-below"]  # fmt: skip
+             "biases", "query-key-norms", "llama3", "shared", "shared-relu-learned", "shared-dense-below"]  # fmt: skip
 SELECTED = pytest.mark.parametrize("case", ["gsa", "shared"])
 
 
@@ -90,13 +90,15 @@ def test_new_models_start_as_they_should():
     made = transformers.AutoModelForCausalLM.from_config(config)
     attention = made.model.layers[0].self_attn
     assert abs(attention.q_proj.weight.std() - 0.15) < 0.02 and abs(made.lm_head.weight.std() - 0.15) < 0.02
-    assert abs(attention.output_gate.weight.std() - 0.002) < 0.0005 and not attention.output_gate.bias.any()
+    gate = attention.output_gate
+    assert abs(gate.weight.std() - 0.002) < 0.0005 and gate.bias.sigmoid().allclose(torch.tensor(config.gate_init))
     assert attention.indexer.mean_variance == -1 and not attention.indexer.bias.any()
     assert (made.model.norm.weight == 1).all()
 
 
-def test_greedy_text_is_the_programs(trained, program):
-    path = trained("gsa")
+@pytest.mark.parametrize("options", [{}, {"index_every": 2}], ids=["", "shared"])
+def test_greedy_text_is_the_programs(options, trained, program):
+    path = trained("gsa", **options)
     prompts = ["the keeper", "walks to the harbour\nthe keeper of the lamp walks to the har", "lamp"]
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
     printed = program("generate", path, "-n", 60, "--temperature", 0, "--ignore-eos", "--json", *words)
@@ -151,6 +153,15 @@ def test_a_cache_gives_the_logits_of_the_whole(case, folder):
     # Where dense_below is 90, a text's beginning runs dense while it is short.
     for prefix, step in ((96, 1), (92, 3)) if loaded.config.dense_below else ((96, 1), (70, 1), (7, 20)):
         torch.testing.assert_close(stepwise(loaded, x, prefix, step), whole)
+
+
+def test_masks_that_would_take_too_much_memory_are_made_again(folder, monkeypatch):
+    loaded, x = load(folder("shared")), random_tokens()
+    found = []
+    for affordable in (True, False):
+        monkeypatch.setattr("gated_sparse_attention.huggingface.modeling.mask_is_affordable", lambda *sizes: affordable)
+        found.append(stepwise(loaded, x, 60, 20))
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "both"])
@@ -322,8 +333,10 @@ def test_beam_search(case, folder):
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["graph", "reentrant"])
-@pytest.mark.parametrize("case", ["gsa", "shared", "shared-relu"])
-def test_training_with_and_without_gradient_checkpointing(case, reentrant, folder):
+@pytest.mark.parametrize("case, affordable", [("gsa", True), ("shared", True), ("shared-relu-learned", True),
+                                              ("shared-dense-below", True), ("shared-dense-below", False)])  # fmt: skip
+def test_training_with_and_without_gradient_checkpointing(case, affordable, reentrant, folder, monkeypatch):
+    monkeypatch.setattr("gated_sparse_attention.attention.mask_is_affordable", lambda *sizes: affordable)
     plain, x = load(folder(case)).train(), random_tokens()
     mask = torch.ones_like(x)
     mask[0, :9] = 0

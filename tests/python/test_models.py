@@ -98,11 +98,13 @@ def test_folders_come_back_as_they_went(case, tmp_path):
     assert gsa.load_model(tmp_path, torch.float32).output_weight().dtype == torch.float32
 
 
-def test_folders_of_the_program(trained, probe):
-    folder = trained("gsa")
+@pytest.mark.parametrize("options", [{}, {"index_every": 2}], ids=["", "shared"])
+def test_folders_of_the_program(options, trained, probe):
+    folder = trained("gsa", **options)
     loaded, x = gsa.load_model(folder).eval(), tokens(vocabulary=258)
     assert (loaded.config.layers, loaded.config.vocab_size, loaded.config.attention.budget.base) == (4, 258, 16)
-    assert loaded.model.layers[0].self_attn.indexer.mean_variance > 0
+    assert loaded.config.index_layers == ([0, 2] if options else [])
+    assert all(buffer > 0 for buffer in loaded.buffers())
     with torch.no_grad():
         assert torch.equal(loaded(x), of_the_program(probe, folder, x)[0])
 
@@ -121,8 +123,8 @@ def test_folders_of_the_program(trained, probe):
     (lambda v, s: s.update(more=torch.zeros(1)), "'more'"),
     (lambda v, s: s.update({"model.norm.weight": torch.zeros(3)}), r"'model.norm.weight' of shape \[48\]"),
     (lambda v, s: s.update({"model.norm.weight": torch.zeros(48, dtype=torch.float16)}), "one floating-point type"),
-], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "indexers", "fewer-indexers", "lacks", "more",
-        "shape", "mixed"])  # fmt: skip
+], ids=["unknown", "missing", "name", "whole", "activation", "type", "heads", "indexers", "fewer-indexers", "lacks",
+        "more", "shape", "mixed"])  # fmt: skip
 def test_bad_folders_are_refused(change, message, tmp_path):
     gsa.save_model(make("gsa"), tmp_path)
     values, state = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")

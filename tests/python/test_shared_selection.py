@@ -121,7 +121,7 @@ def test_it_attends_to_what_the_other_selected(changes, dtype):
     a, b = hidden(2, LENGTH, dtype=dtype), hidden(2, LENGTH, dtype=dtype)
     plan = leader.plan((2, LENGTH), dtype, a.device)
     with torch.no_grad():
-        first = leader(a, plan=plan, want_selection=True)
+        first = leader(a, plan=plan, followers=1)
         assert torch.equal(first.out, leader(a).out)
         found = follower(b, plan=plan, selection=first.selection)
 
@@ -137,7 +137,7 @@ def test_it_attends_to_what_the_other_selected(changes, dtype):
         assert torch.equal(found.out, follower.output(b.flatten(0, 1), out.flatten(0, 1)).view(b.shape))
         assert torch.equal(found.k_t, selected.k_t) and found.k_t.max() < LENGTH
         assert found.variance_totals is None and found.selection is None
-        other = leader(b, plan=plan, want_selection=True).selection
+        other = leader(b, plan=plan, followers=1).selection
         assert not torch.equal(follower(b, plan=plan, selection=other).out, found.out)
 
 
@@ -146,12 +146,12 @@ def test_packed_sequences_of_which_some_run_dense():
     lengths, h = [50, 30, 64], hidden(144)
     starts = torch.tensor([0, *lengths]).cumsum(0)
     plan = leader.plan((144,), h.dtype, h.device, cu_seqlens=starts, want_kl=True)
-    first = leader.eval()(h, plan=plan, want_selection=True)
+    first = leader.eval()(h, plan=plan, followers=1)
     found = follower.eval()(2 * h, plan=plan, selection=first.selection)
     assert [mask is None for mask in first.selection.masks] == [False, True]
     kl = []
     for a, b in zip(starts.tolist(), starts.tolist()[1:]):
-        alone = leader(h[None, a:b], want_kl=True, want_selection=True)
+        alone = leader(h[None, a:b], want_kl=True, followers=1)
         other = follower(2 * h[None, a:b], want_kl=True, selection=alone.selection)
         torch.testing.assert_close(found.out[a:b], other.out[0])
         assert torch.equal(found.k_t[a:b], other.k_t[0])
@@ -183,7 +183,7 @@ def test_the_indexer_learns_from_the_mean_attention_of_its_group(phase, support)
     leader, follower = (layer.eval() for layer in pair())
     a, b = hidden(2, LENGTH), hidden(2, LENGTH)
     plan = leader.plan((2, LENGTH), a.dtype, a.device, phase=phase, want_kl=True, kl_support=support)
-    first = leader(a, plan=plan, want_selection=True)
+    first = leader(a, plan=plan, followers=1)
     found = follower(b, plan=plan, selection=first.selection)
     seen = mask = reference.visible(LENGTH, LENGTH).expand(2, -1, -1)
     if phase == "sparse" and support == "selected":
@@ -204,7 +204,7 @@ def test_the_two_losses_reach_their_own_parameters():
         leader, follower = pair(indexer__temperature__learned=True)
         a, b = (hidden(2, LENGTH).requires_grad_() for _ in range(2))
         plan = leader.plan((2, LENGTH), a.dtype, a.device, want_kl=True, **options)
-        first = leader(a, plan=plan, want_selection=True)
+        first = leader(a, plan=plan, followers=1)
         found = follower(b, plan=plan, selection=first.selection)
         named = {f"{n}.{name}": p for n, layer in enumerate((leader, follower)) for name, p in layer.named_parameters()}
         named |= {"a": a, "b": b}
@@ -218,16 +218,16 @@ def test_the_two_losses_reach_their_own_parameters():
 def test_mistakes_are_explained():
     leader, follower = pair()
     h, dense = hidden(1, 40), gsa.GatedSparseAttention(attention("gated-only")).double()
-    selection = leader(h, want_selection=True).selection
+    selection = leader(h, followers=1).selection
     for call, message in (
         (lambda: follower(h), "argument 'selection': expected that of the layer whose selection is shared, got None"),
-        (lambda: follower(h, phase="dense", selection=selection), "argument 'selection': expected None in phase dense, got one"),
+        (lambda: follower(h, phase="dense", selection=selection), "argument 'selection': expected None in this phase, got one"),
         (lambda: follower(h, want_kl=True, selection=selection), "argument 'selection': expected one of a pass with the same"),
-        (lambda: follower(h[:, :30], selection=selection), "argument 'mask'"),
-        (lambda: follower(h, selection=selection, want_selection=True), "argument 'want_selection'"),
+        (lambda: follower(h[:, :30], selection=selection), "argument 'selection': expected one of a pass with the same"),
+        (lambda: follower(h, selection=selection, followers=1), "argument 'followers'"),
         (lambda: follower(h, selection=selection, mean_variance=torch.tensor(1.0)), "argument 'mean_variance'"),
-        (lambda: leader(h, selection=selection), "argument 'selection': expected None for a layer that shares no other's"),
-        (lambda: dense(h, want_selection=True), "argument 'want_selection': expected False for a layer without an indexer"),
+        (lambda: leader(h, selection=selection), "argument 'selection': expected None for a layer that does not share one"),
+        (lambda: dense(h, followers=1), "argument 'followers': expected 0 for a layer without an indexer, got 1"),
     ):  # fmt: skip
         with pytest.raises((ValueError, RuntimeError), match=message):
             call()
@@ -269,7 +269,7 @@ def test_parameters_of_an_indexer_are_those_of_its_layer():
 @pytest.mark.parametrize("options", [dict(), dict(phase="warmup"), dict(kl_support="all", kl_sample=gsa.KlSample(0.5, 7))],
                          ids=["sparse", "warmup", "sample"])  # fmt: skip
 def test_the_loss_of_a_group_is_the_mean_of_its_layers(options):
-    made, x = make("shared-relu").train(), random_tokens()  # of 1 layer and of 3
+    made, x = make("shared-relu-learned").train(), random_tokens()  # of 1 layer and of 3
     results = results_of(made)
     result = made.model(x, want_kl=True, **options)
     own = [layer.kl for layer in results]
@@ -293,8 +293,8 @@ def test_every_layers_own_selection_is_another_model():
         # Where everything is selected, it does not matter who has done it.
         for made in (shared, every):
             for layer in made.model.layers:
-                if layer.self_attn.indexer is not None:
-                    layer.self_attn.indexer.budget_config = gsa.BudgetConfig("fixed", 200, 200, 200)
+                budget = layer.self_attn.config.budget
+                budget.mode, budget.base, budget.min, budget.max = "fixed", 200, 200, 200
         torch.testing.assert_close(shared(x), every(x))
 
 
@@ -307,3 +307,25 @@ def test_the_running_means_are_the_leaders():
     for layer, result in zip(list(made.model.layers)[::2], first[::2]):
         mean = result.variance_totals[0] / result.variance_totals[1]
         torch.testing.assert_close(layer.self_attn.indexer.mean_variance, 0.99 * 0.02 + 0.01 * mean)
+
+
+@pytest.mark.parametrize("case", ["shared-relu-learned", "shared-dense-below"])
+@pytest.mark.parametrize("again", [False, True], ids=["", "checkpointed"])
+def test_masks_that_would_take_too_much_memory_are_made_again(case, again, monkeypatch):
+    """To the bit: outputs, losses and gradients. The second of three sequences is short."""
+    x, starts, found = random_tokens(1, 250).flatten(), torch.tensor([0, 96, 150, 250]), []
+    torch.manual_seed(3)
+    made = make(case)
+    for affordable in (True, False):
+        if not affordable:
+            monkeypatch.setattr("gated_sparse_attention.attention.mask_is_affordable", lambda *sizes: False)
+        results = results_of(made)
+        made.zero_grad()
+        loss = made.loss(x, x.roll(1), cu_seqlens=starts, want_kl=True, checkpoint_activations=again)
+        (loss.sum / loss.count + loss.kl.sum()).backward()
+        selections = [r.selection for r in results if r.selection is not None]
+        assert all(any(mask is not None for mask in s.masks) == affordable for s in selections) and selections
+        found.append([loss.sum, loss.kl, *(p.grad.clone() for p in made.parameters())])
+        for buffer in made.buffers():
+            buffer.fill_(0.02)
+    assert all(map(torch.equal, *found))

@@ -330,6 +330,57 @@ TEST(TrainConfig, AFoldersSizesAreNotContradicted) {
   expect_error([&] { config.model_config(258, stored); }, {"model.system", "model.index_head_size"});
 }
 
+TEST(TrainConfig, LayersMayShareASelection) {
+  using List = std::vector<std::int64_t>;
+  const auto layers_of = [](std::initializer_list<const char*> assignments,
+                            const std::optional<nn::ModelConfig>& stored = std::nullopt) {
+    TrainConfig config = valid();
+    if (stored) config.model.from = "some/folder";
+    for (const char* assignment : assignments) set_option(config, assignment);
+    config.resolve();
+    return config.model_config(258, stored).index_layers;
+  };
+  // tiny has four layers.
+  EXPECT_EQ(layers_of({}), List());
+  EXPECT_EQ(layers_of({"model.index_every=1"}), List());
+  EXPECT_EQ(layers_of({"model.index_every=2"}), (List{0, 2}));
+  EXPECT_EQ(layers_of({"model.index_every=2", "model.layers=7"}), (List{0, 2, 4, 6}));
+  EXPECT_EQ(layers_of({"model.index_layers=0, 3"}), (List{0, 3}));
+  EXPECT_EQ(layers_of({"model.index_layers=0,1,2,3"}), List());
+  expect_error(
+      [&] {
+        layers_of({"model.index_every=2", "model.index_layers=0,3"});
+      },
+      {"model.index_layers", "none beside model.index_every"});
+  expect_error([&] { layers_of({"model.index_layers=0,3,"}); }, {"index_layers", "such as 0,4,9"});
+  expect_error([&] { layers_of({"model.index_layers=1,3"}); }, {"index_layers", "the first 0"});
+  expect_error([&] { layers_of({"model.index_layers=0,4"}); }, {"index_layers", "0 .. 3"});
+  // What a folder has may be repeated; conversion leaves indexers behind, and none comes back.
+  nn::ModelConfig stored = nn::ModelConfig::preset("tiny");
+  EXPECT_EQ(layers_of({"model.index_every=1"}, stored), List());
+  expect_error([&] { layers_of({"model.index_every=2"}, stored); },
+               {"model.index_every", "some/folder", "every layer", "gsa convert --index-every", "got 0, 2"});
+  stored.index_layers = {0, 2};
+  EXPECT_EQ(layers_of({}, stored), (List{0, 2}));
+  EXPECT_EQ(layers_of({"model.index_every=2"}, stored), (List{0, 2}));
+  EXPECT_EQ(layers_of({"model.index_layers=0,2"}, stored), (List{0, 2}));
+  expect_error([&] { layers_of({"model.index_every=1"}, stored); },
+               {"model.index_every", "0, 2", "every layer"});
+  // A folder without an indexer leaves it free.
+  apply(stored, nn::System::gated_only);
+  EXPECT_EQ(layers_of({"model.system=gsa", "model.index_every=3"}, stored), (List{0, 3}));
+  expect_error(
+      [&] {
+        TrainConfig config = valid();
+        config.model.system = "gated-only";
+        config.model.index_every = 2;
+        config.phases = {.dense = 1, .warmup = 0, .sparse = 0};
+        config.resolve();
+        config.model_config(258, std::nullopt);
+      },
+      {"model.system", "model.index_every"});
+}
+
 TEST(TrainConfig, GateInitIsOfNewGates) {
   const auto gate_init = [](std::initializer_list<const char*> assignments,
                             const std::optional<nn::ModelConfig>& stored = std::nullopt) {
@@ -345,7 +396,10 @@ TEST(TrainConfig, GateInitIsOfNewGates) {
   apply(gated, nn::System::gated_only);
   apply(half_gated, nn::System::gated_only);
   half_gated.attention.value_gate = nn::GateKind::none;
-  EXPECT_EQ(gate_init({}), 0.5);
+  gated.attention.gate_init = 0.5;
+  EXPECT_EQ(gate_init({}), 0.9);
+  EXPECT_EQ(gate_init({}, gated), 0.5);
+  EXPECT_EQ(gate_init({"model.system=gated-only"}, standard), 0.5);
   EXPECT_EQ(gate_init({"model.gate_init=0.75"}), 0.75);
   EXPECT_EQ(gate_init({"model.gate_init=0.75", "model.system=gated-only"}, standard), 0.75);
   EXPECT_EQ(gate_init({"model.gate_init=0.75", "model.value_gate=headwise"}, half_gated), 0.75);

@@ -47,6 +47,47 @@ TEST(Trainer, EachPhaseMovesWhatItShould) {
   }
 }
 
+// Layers that share a selection: a loss for each indexer, kept mass for each layer, the same bits with
+// recomputed activations, and a folder that goes on.
+TEST(Trainer, LayersShareASelection) {
+  const TemporaryFolder folder;
+  std::map<std::string, at::Tensor> ends[2];
+  for (const bool again : {false, true}) {
+    TrainConfig config = small_run(folder, again ? "again" : "kept");
+    config.model.index_every = 2;
+    config.checkpoint_activations = again;
+    std::vector<StepReport> reports;
+    TrainEvents events;
+    events.step = [&](const StepReport& report) { reports.push_back(report); };
+    Trainer trainer(config, false, events);
+    for (const auto& [name, tensor] : weights_of(trainer)) {
+      const bool odd =
+          name.find("layers.1.") != std::string::npos || name.find("layers.3.") != std::string::npos;
+      EXPECT_FALSE(odd && is_indexer(name)) << name;
+    }
+    auto before = weights_of(trainer);
+    run_until(trainer, 2);
+    EXPECT_TRUE(reports.back().kl.empty() && reports.back().kl_layers.empty());
+    for (std::int64_t step = 3; step <= 6; ++step) {
+      run_until(trainer, step);
+      EXPECT_EQ(reports.back().kl.size(), 2u);
+      EXPECT_EQ(reports.back().kl_layers, (std::vector<std::int64_t>{0, 2}));
+      EXPECT_EQ(reports.back().kept.size(), step > 4 ? 4u : 0u);
+    }
+    ends[again ? 1 : 0] = weights_of(trainer);
+    EXPECT_EQ(differences(before, ends[again ? 1 : 0]).size(), before.size());
+  }
+  EXPECT_TRUE(differences(ends[0], ends[1]).empty());
+
+  TrainConfig next = small_run(folder, "next");
+  next.model.preset = "";
+  next.model.from = (folder / "kept/latest").string();
+  next.model.indexer_init = "random";
+  Trainer trainer(next, false);
+  EXPECT_EQ(trainer.model()->config().index_layers, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_TRUE(trainer.run());
+}
+
 // In the sparse phase the indexer's gradient comes from its KL alone and the model's from the language
 // model's loss alone: scaling the KL scales the one and leaves the other as it is, bit for bit.
 TEST(Trainer, TheIndexerLearnsFromItsLossAloneAndTheModelFromItsOwn) {

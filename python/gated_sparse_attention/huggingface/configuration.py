@@ -39,7 +39,7 @@ class GatedSparseAttentionConfig(PreTrainedConfig):
     sparse_attention: bool = True
     value_gate: str = "elementwise"
     output_gate: str = "elementwise"
-    gate_init: float = 0.5
+    gate_init: float = 0.9
     gate_init_std: float = 0.002
     index_n_heads: int = 4
     index_head_dim: int = 64
@@ -78,7 +78,7 @@ class GatedSparseAttentionConfig(PreTrainedConfig):
         if "index_every" in config_dict:
             bad_file("config.json", "the key 'index_layers', a list", "'index_every'")
         # What files of before these keys meant; our own always have them. The model has had another name, too.
-        old = {"index_rope_fraction": 0.5, "index_temperature": 1.0}
+        old = {"gate_init": 0.5, "index_rope_fraction": 0.5, "index_temperature": 1.0}
         return super().from_dict(old | config_dict | {"model_type": MODEL_TYPE}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:

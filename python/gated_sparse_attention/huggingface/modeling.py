@@ -1,6 +1,6 @@
 """The model for transformers: the same blocks as gated_sparse_attention.model, with padding, a cache and generate()."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -14,12 +14,13 @@ from transformers.utils import can_return_tuple, logging
 
 from .._errors import bad_argument, shown
 from ..attention import GatedSparseAttention
-from ..functional import IndexerInputs, Layout, SelectedPositions, attend, decode, sparse_attention
+from ..functional import BudgetOptions, IndexerInputs, Layout, SelectedPositions, attend, decode, sparse_attention
 from ..indexer import Indexer
 from ..loss import IGNORED
-from ..model import Block, BlockRunner, check_tokens, leads
+from ..model import Block, BlockRunner, check_tokens, followers_of
 from ..plan import SequencePlan
 from ..rms_norm import RmsNorm
+from ..selection import mask_is_affordable
 from .cache import GatedSparseCache
 from .configuration import GatedSparseAttentionConfig
 
@@ -58,9 +59,11 @@ class _Sequences:
     lengths: list[int]  # of all their keys
     table: Tensor  # of their pages
     lengths_on_device: Tensor  # int32
-    # Of the last layer with an indexer, where others share its selection; one of them.
-    mask: Tensor | None = None
+    # Of the last layer with an indexer, where others share its selection: what decode() gave out, or else the arguments
+    # of sparse_attention() and the mask, None where that would take more memory than it is worth.
     selected: SelectedPositions | None = None
+    selector: tuple[IndexerInputs, BudgetOptions] | None = None
+    mask: Tensor | None = None
 
     def __post_init__(self):
         self.alike = len(set(self.new)) == 1 and 1 <= self.new[0] <= _FEW_QUERIES
@@ -73,7 +76,7 @@ class _CachedPass:
     def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], valid: Tensor,
                  positions: Tensor | None, dtype: torch.dtype, device: torch.device, phase: str | None):  # fmt: skip
         attention = layers[0].self_attn
-        self.leads = leads(layers)
+        self.followers = followers_of(layers)
         past = cache.lengths or [0] * len(new)
         cache.advance(new, valid)
         self.cache = cache
@@ -132,7 +135,7 @@ class _CachedPass:
                 return decode(q, pages, selected=kind.selected if kind.sparse else None).out.flatten(0, 1)
             found = decode(q, pages, take(indexer.q).unflatten(0, shape), take(indexer.w).unflatten(0, shape),
                            indexer.bias, index_scale=indexer.scale, form=indexer.form, budget=budget,
-                           return_selected=self.leads[number])  # fmt: skip
+                           return_selected=self.followers[number] > 0)  # fmt: skip
             kind.selected = found.selected
             return found.out.flatten(0, 1)
         slots = self._slots(kind.sequences.tolist(), [0] * len(kind.lengths), kind.lengths, device)
@@ -142,11 +145,14 @@ class _CachedPass:
             places = torch.cat([torch.arange(end - n, end) for end, n in zip(ends, kind.new)]).to(device)
             rows.k, rows.v = (old.index_copy(0, places, take(new)) for old, new in ((rows.k, k), (rows.v, v)))
         layout = Layout(torch.tensor([0, *accumulate(kind.new)]), torch.tensor([0, *accumulate(kind.lengths)]))
-        if not selects:
+        if not kind.sparse or (kind.mask is not None and not selects):
             return attend(q, rows.k, rows.v, kind.mask if kind.sparse else None, layout=layout).out
-        inputs = IndexerInputs(take(indexer.q), rows.index_k, take(indexer.w), indexer.bias, indexer.scale, indexer.form)
-        found = sparse_attention(q, rows.k, rows.v, inputs.detach(), budget, layout=layout,
-                                 return_mask=self.leads[number])  # fmt: skip
+        followers = self.followers[number]
+        if selects:
+            inputs = replace(indexer, q=take(indexer.q), k=rows.index_k, w=take(indexer.w))
+            kind.selector = inputs.detach(), budget
+        keeps = followers > 0 and mask_is_affordable(max(kind.lengths), q, 1 + followers)
+        found = sparse_attention(q, rows.k, rows.v, *kind.selector, layout=layout, return_mask=keeps)
         kind.mask = found.mask
         return found.out
 

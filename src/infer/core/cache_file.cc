@@ -56,7 +56,7 @@ const StoredTensor& find(const Index& index, const std::string& tensor, const st
   return *found->second;
 }
 
-// The sizes that the first layer's tensors and their number give; whether all others fit is checked next.
+// The sizes that the first layer's tensors and the names of the others give; whether all fit is checked next.
 CacheShape read_shape(const Index& index, const std::string& name) {
   const StoredTensor& k = find(index, layer_tensor(0, "k"), name);
   const std::optional<DType> dtype = dtype_of(k.type);
@@ -67,16 +67,18 @@ CacheShape read_shape(const Index& index, const std::string& name) {
   shape.dtype = *dtype;
   shape.kv_heads = k.shape[1];
   shape.head_size = k.shape[2];
-  std::int64_t parts = 2;
+  while (index.contains(layer_tensor(shape.layers, "k"))) ++shape.layers;
   if (const auto index_k = index.find(layer_tensor(0, "index_k")); index_k != index.end()) {
     const StoredTensor& tensor = *index_k->second;
     if (tensor.shape.size() != 2)
       bad_file(name, concat("[n, size] for '", tensor.name, "'"), describe(tensor));
     shape.index_head_size = tensor.shape[1];
     shape.index_int8 = tensor.type == StoredType::i8;
-    parts += shape.index_int8 ? 2 : 1;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      if (index.contains(layer_tensor(layer, "index_k"))) shape.index_layers.push_back(layer);
+    }
+    if (std::ssize(shape.index_layers) == shape.layers) shape.index_layers.clear();
   }
-  shape.layers = (static_cast<std::int64_t>(index.size()) - 2) / parts;
   try {
     shape.validate();
   } catch (const Error& error) {
@@ -103,6 +105,13 @@ void check_tensors(const Index& index, const CacheShape& shape, std::int64_t tok
   if (index.size() != expected.size() + 2) {
     bad_file(name, concat(expected.size() + 2, " tensors"), concat(index.size()));
   }
+}
+
+std::string index_layers_text(const CacheShape& shape) {
+  if (shape.index_layers.empty()) return shape.index_head_size > 0 ? "every layer" : "no layer";
+  std::string text = "layers";
+  for (const std::int64_t layer : shape.index_layers) text += concat(text == "layers" ? " " : ", ", layer);
+  return text;
 }
 
 std::span<const std::byte> bytes_of(std::span<const std::byte> file, const SafetensorsHeader& header,
@@ -141,7 +150,7 @@ std::vector<StoredTensor> cache_tensors(const CacheShape& shape, std::int64_t to
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     add(layer, "k", type, {tokens, shape.kv_heads, shape.head_size});
     add(layer, "v", type, {tokens, shape.kv_heads, shape.head_size});
-    if (shape.index_head_size == 0) continue;
+    if (!shape.has_index(layer)) continue;
     add(layer, "index_k", shape.index_int8 ? StoredType::i8 : type, {tokens, shape.index_head_size});
     if (shape.index_int8) add(layer, "index_scale", StoredType::f32, {tokens});
   }
@@ -181,6 +190,7 @@ void check_fits(const CacheFile& file, const CacheShape& shape, std::uint32_t mo
   check("key/value heads:", shape.kv_heads, file.shape.kv_heads);
   check("head size", shape.head_size, file.shape.head_size);
   check("indexer keys of size", shape.index_head_size, file.shape.index_head_size);
+  check("indexer keys in", index_layers_text(shape), index_layers_text(file.shape));
   check("numbers of type", std::string(name_of(shape.dtype)), std::string(name_of(file.shape.dtype)));
   check("bits of an indexer key:", shape.index_int8 ? 8 : 8 * size_of(shape.dtype),
         file.shape.index_int8 ? 8 : 8 * size_of(file.shape.dtype));

@@ -2,7 +2,8 @@
 //
 //   tokens               I64 [n]
 //   layers.N.k, .v       [n, kv_heads, head_size], rotated keys and gated values
-//   layers.N.index_k     [n, index_head_size]; in 8 bits: I8, with layers.N.index_scale F32 [n]
+//   layers.N.index_k     [n, index_head_size]; in 8 bits: I8, with layers.N.index_scale F32 [n]. Of the layers
+//                        that have an indexer: layer 0 always has where any has
 //   trailer.crc32c       U8 [tensors, 4]: CRC-32C of every other tensor in the order of the file, little
 //                        endian. It is the last one, so that a file is written in one pass
 //   metadata             format "gsa-cache", version "1", model (8 hex digits: fingerprint of the weights)

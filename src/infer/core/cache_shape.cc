@@ -1,5 +1,7 @@
 #include "infer/core/cache_shape.h"
 
+#include <algorithm>
+
 #include "core/checked.h"
 #include "gsa/error.h"
 
@@ -23,6 +25,14 @@ void CacheShape::validate() const {
   if ((page_size & (page_size - 1)) != 0) {
     bad_argument(kShapeOp, "page_size", "a power of two in 8 .. 1024", concat(page_size));
   }
+  for (std::size_t i = 0; i < index_layers.size(); ++i) {
+    const std::int64_t least = i == 0 ? 0 : index_layers[i - 1] + 1, last = i == 0 ? 0 : layers - 1;
+    if (index_head_size > 0 && index_layers[i] >= least && index_layers[i] <= last) continue;
+    bad_argument(kShapeOp, "index_layers",
+                 index_head_size == 0 ? "none without an indexer"
+                                      : concat("0 and ascending numbers of layers up to ", layers - 1),
+                 concat(index_layers[i], " in place ", i));
+  }
   if (index_int8 && index_head_size == 0) {
     bad_argument(kShapeOp, "index_int8", "false for a model that runs without an indexer", "true");
   }
@@ -33,19 +43,29 @@ std::int64_t CacheShape::bytes_per_token() const {
   const std::int64_t rows = 2 * kv_heads * head_size * element;
   const std::int64_t index =
       index_int8 ? index_head_size + static_cast<std::int64_t>(sizeof(float)) : index_head_size * element;
-  return checked_mul(layers, rows + index, kShapeOp, "layers");
+  return checked_mul(layers, rows, kShapeOp, "layers") + index_layer_count() * index;
+}
+
+bool CacheShape::has_index(std::int64_t layer) const {
+  return index_head_size > 0 && (index_layers.empty() || std::ranges::binary_search(index_layers, layer));
+}
+
+std::int64_t CacheShape::index_layer_count() const {
+  if (index_head_size == 0) return 0;
+  return index_layers.empty() ? layers : static_cast<std::int64_t>(index_layers.size());
 }
 
 CacheShape cache_shape(const nn::ModelConfig& config, const CacheShapeOptions& options) {
   const nn::AttentionConfig& attention = config.attention;
-  const CacheShape shape{
-      .layers = config.layers,
-      .kv_heads = attention.kv_heads,
-      .head_size = attention.head_size,
-      .index_head_size = attention.sparse && options.selects ? attention.indexer.head_size : 0,
-      .dtype = options.dtype,
-      .index_int8 = options.index_int8,
-      .page_size = options.page_size};
+  const bool selects = attention.sparse && options.selects;
+  const CacheShape shape{.layers = config.layers,
+                         .kv_heads = attention.kv_heads,
+                         .head_size = attention.head_size,
+                         .index_head_size = selects ? attention.indexer.head_size : 0,
+                         .index_layers = selects ? config.index_layers : std::vector<std::int64_t>(),
+                         .dtype = options.dtype,
+                         .index_int8 = options.index_int8,
+                         .page_size = options.page_size};
   shape.validate();
   return shape;
 }

@@ -72,6 +72,13 @@ bool is_whole(const CacheFile& file, const CacheShape& shape) {
          });
 }
 
+std::string replaced(std::string bytes, const std::string& from, const std::string& to) {
+  EXPECT_EQ(from.size(), to.size());
+  const std::size_t at = bytes.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return bytes.replace(at, from.size(), to);
+}
+
 TEST(CacheFile, ComesBackAsItWas) {
   for (const bool int8 : {false, true}) {
     const std::string bytes = written(small_shape(int8));
@@ -79,6 +86,29 @@ TEST(CacheFile, ComesBackAsItWas) {
     EXPECT_EQ(file.model, kModel);
     EXPECT_TRUE(is_whole(file, small_shape(int8)));
     check_fits(file, small_shape(int8), kModel, "test.cache");
+  }
+}
+
+TEST(CacheFile, IndexerKeysOfSomeLayers) {
+  for (const bool int8 : {false, true}) {
+    CacheShape shape = small_shape(int8);
+    shape.layers = 4;
+    shape.index_layers = {0, 3};
+    const std::string bytes = written(shape);
+    const CacheFile file = parsed(bytes);
+    EXPECT_TRUE(is_whole(file, shape));
+    EXPECT_FALSE(file.rows.contains("layers.1.index_k"));
+    check_fits(file, shape, kModel, "test.cache");
+    CacheShape other = shape;
+    other.index_layers = {0, 2};
+    expect_error([&] { check_fits(file, other, kModel, "test.cache"); },
+                 {"indexer keys in layers 0, 2", "got layers 0, 3"});
+    other.index_layers.clear();
+    expect_error([&] { check_fits(file, other, kModel, "test.cache"); },
+                 {"in every layer", "got layers 0, 3"});
+    // A name that no cache of four layers has.
+    expect_error([&] { parsed(replaced(bytes, "layers.3.index_k", "layers.4.index_k")); },
+                 {"trailer.crc32c"});
   }
 }
 
@@ -115,13 +145,6 @@ TEST(CacheFile, CutOffAnywhereIsRefused) {
     EXPECT_THROW(parsed(good.substr(0, size)), Error) << size;
   }
   EXPECT_THROW(parsed(good + '\0'), Error);
-}
-
-std::string replaced(std::string bytes, const std::string& from, const std::string& to) {
-  EXPECT_EQ(from.size(), to.size());
-  const std::size_t at = bytes.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return bytes.replace(at, from.size(), to);
 }
 
 TEST(CacheFile, SaysWhatIsWrong) {

@@ -59,10 +59,14 @@ TEST(Sequence, EmptyOneForksAndTruncates) {
 
 TEST(CacheShape, BytesAreThoseOfTheCostModel) {
   for (const char* preset : {"tiny", "small", "paper-1.7b", "llama-7b-class"}) {
-    const nn::ModelConfig config = nn::ModelConfig::preset(preset);
-    const CacheShape shape = cache_shape(config, {.dtype = DType::bf16});
-    const nn::Cost cost = nn::estimate_cost(config, {.length = 1000, .dtype = DType::bf16});
-    EXPECT_DOUBLE_EQ(static_cast<double>(1000 * shape.bytes_per_token()), cost.cache.total()) << preset;
+    for (const std::int64_t every : {1, 3}) {
+      nn::ModelConfig config = nn::ModelConfig::preset(preset);
+      config.index_layers = nn::every_nth_layer(config.layers, every);
+      const CacheShape shape = cache_shape(config, {.dtype = DType::bf16});
+      const nn::Cost cost = nn::estimate_cost(config, {.length = 1000, .dtype = DType::bf16});
+      EXPECT_DOUBLE_EQ(static_cast<double>(1000 * shape.bytes_per_token()), cost.cache.total())
+          << preset << ", an indexer every " << every;
+    }
   }
 }
 
@@ -73,6 +77,26 @@ TEST(CacheShape, EightBitKeysTakeOneByteANumberAndAScale) {
   EXPECT_EQ(cache_shape(config, {.selects = false}).bytes_per_token(), 24 * 2 * 4 * 128 * 2);
   expect_error([&] { cache_shape(config, {.selects = false, .index_int8 = true}); },
                {"index_int8", "indexer"});
+}
+
+TEST(CacheShape, LayersThatShareASelectionKeepNoIndexerKeys) {
+  nn::ModelConfig config = nn::ModelConfig::preset("paper-1.7b");
+  config.index_layers = nn::every_nth_layer(24, 4);
+  const CacheShape shape = cache_shape(config, {});
+  EXPECT_EQ(shape.bytes_per_token(), 24 * 2 * 4 * 128 * 2 + 6 * 64 * 2);
+  EXPECT_EQ(cache_shape(config, {.index_int8 = true}).bytes_per_token(), 24 * 2 * 4 * 128 * 2 + 6 * (64 + 4));
+  EXPECT_EQ(cache_shape(config, {.selects = false}).bytes_per_token(), 24 * 2 * 4 * 128 * 2);
+  EXPECT_TRUE(shape.has_index(8));
+  EXPECT_FALSE(shape.has_index(9));
+  CacheShape wrong = shape;
+  for (const std::vector<std::int64_t>& layers :
+       {std::vector<std::int64_t>{1, 2}, {0, 4, 4}, {0, 24}, {0, -1}}) {
+    wrong.index_layers = layers;
+    expect_error([&] { wrong.validate(); }, {"index_layers"});
+  }
+  wrong.index_layers = {0};
+  wrong.index_head_size = 0;
+  expect_error([&] { wrong.validate(); }, {"index_layers", "without an indexer"});
 }
 
 TEST(CacheShape, PageSizesArePowersOfTwo) {
