@@ -185,6 +185,11 @@ bench-python: configure ## time a token of generate() in Python beside gsa gener
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa gsa_cli
 	@GSA_LIBRARY=$(BUILD)/libgsa.so PYTHONPATH=python $(INTERPRETER) bench/python_generate.py --program $(BUILD)/bin/gsa $(ARGS)
 
+.PHONY: bench-tokenizer
+bench-tokenizer: configure ## time gsa tokenize beside the package tokenizers, 151,643 pieces, and the package's import (ARGS="--help")
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa gsa_cli
+	@GSA_LIBRARY=$(abspath $(BUILD))/libgsa.so PYTHONPATH=python $(INTERPRETER) bench/python_tokenizer.py --program $(BUILD)/bin/gsa $(ARGS)
+
 .PHONY: bench-gpu
 bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa

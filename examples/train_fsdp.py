@@ -13,6 +13,7 @@ Weights, moments and sums of gradients are fp32; the model computes in --precisi
 import argparse
 import json
 import math
+import os
 import shutil
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torch.distributed.tensor import DTensor
 
 import gated_sparse_attention as gsa
+from gated_sparse_attention.config_json import config_to_dict
 
 
 class Rows:
@@ -33,6 +35,8 @@ class Rows:
 
     def __init__(self, folder: Path, length: int, seed: int):
         self.length, self.seed = length, seed
+        if not (folder / "dataset.json").is_file():
+            raise SystemExit(f"--data {folder}: expected a folder that `gsa tokenize` made, with dataset.json, got none")
         about = json.loads((folder / "dataset.json").read_text())
         self.vocab_size, self.shards, self.rows = about["vocab_size"], [], []
         for n, shard in enumerate(about["shards"]):
@@ -132,6 +136,16 @@ def state_of(model, optimizer) -> dict:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
 
 
+def require_same_model(folder: Path, config: gsa.ModelConfig) -> None:
+    """Checkpoints fit one model; rows may be of another --length."""
+    file = folder / "config.json"
+    before, now = json.loads(file.read_text()) if file.is_file() else {}, config_to_dict(config)
+    for key in sorted((before.keys() | now.keys()) - {"max_position_embeddings"}):
+        if before.get(key) != now.get(key):
+            raise SystemExit(f"--output {folder}: expected the model of its checkpoints ({key} {before.get(key)}), "
+                             f"got {now.get(key)}; --system, --preset, --index-every and --data say which")  # fmt: skip
+
+
 def export(model, config: gsa.ModelConfig, folder: Path, data: Path) -> None:
     """The whole weights as a folder that `gsa` and load_model read; every rank takes part in gathering."""
     state = {}
@@ -168,6 +182,8 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=50, help="steps")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        raise SystemExit("expected to be started by torchrun, as torchrun --nproc-per-node 1 examples/train_fsdp.py ...")
 
     device_type = "cuda" if torch.cuda.is_available() and gsa.functional.built_with_cuda() else "cpu"
     dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
@@ -190,14 +206,17 @@ def main() -> None:
     optimizer = make_optimizer(model, options)
     done = sorted(options.output.glob("checkpoints/step-*/.metadata"))  # written last
     first = 0
+    if not done and dist.get_rank() == 0:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "config.json").write_text(json.dumps(config_to_dict(config), indent=2) + "\n")
     if done:
+        require_same_model(options.output, config)
         dcp.load(state_of(model, optimizer), checkpoint_id=done[-1].parent)
         first = int(done[-1].parent.name.removeprefix("step-"))
     for step in range(first, steps):
         report = train_step(model, optimizer, data, step, options, device)
         if dist.get_rank() == 0:
             print(json.dumps(report), flush=True)
-            options.output.mkdir(parents=True, exist_ok=True)
             with open(options.output / "losses.jsonl", "a") as log:
                 log.write(json.dumps(report) + "\n")
         if (step + 1) % options.save_every == 0 or step + 1 == steps:

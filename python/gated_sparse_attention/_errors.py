@@ -9,8 +9,16 @@ def bad_argument(where: str, argument: str, expected: str, got: Any) -> NoReturn
     raise ValueError(f"{where}: argument '{argument}': expected {expected}, got {got}")
 
 
+class NotAFile(str):
+    """Where what is read like a file comes from: a configuration that was made by hand."""
+
+
+def origin(file: Any) -> str:
+    return str(file) if isinstance(file, NotAFile) else f"file '{file}'"
+
+
 def bad_file(file: Any, expected: str, got: Any) -> NoReturn:
-    raise ValueError(f"file '{file}': expected {expected}, got {got}")
+    raise ValueError(f"{origin(file)}: expected {expected}, got {got}")
 
 
 def shown(tensor: torch.Tensor) -> str:

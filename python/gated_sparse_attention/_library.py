@@ -37,7 +37,16 @@ def check_torch(library: Path, running: str) -> None:
     facts = library.with_suffix(".json")
     if not facts.is_file():
         return  # a library that was copied alone: nothing is known of it
-    built = json.loads(facts.read_text(encoding="utf-8"))["torch"]
+    text = facts.read_text(encoding="utf-8", errors="replace")
+    try:
+        built = json.loads(text)["torch"]
+    except (ValueError, LookupError, TypeError):
+        built = None
+    if not isinstance(built, str):
+        raise ImportError(
+            f"gated_sparse_attention: file '{facts}': expected an object whose 'torch' is the version that {NAME} was "
+            f"built with, got {text[:80]!r}; install or build the package once more"
+        )
     minor = ".".join(built.split(".")[:2])
     if running.split(".")[:2] != built.split(".")[:2]:
         raise ImportError(

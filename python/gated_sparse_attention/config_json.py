@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ._errors import bad_file
+from ._errors import bad_file, origin
 from .config import BUDGETS, FORMS, GATES, ModelConfig, YarnConfig
+from .json_file import read_json, shown_json
 
 MODEL_TYPE = "gated_sparse_attention"
 OLD_MODEL_TYPE = "gsa"  # which is still read
@@ -85,16 +86,18 @@ _ONE_VALUE = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, 
               "sliding_window": None, "quantization_config": None, "rope_interleaved": False,
               "use_mrope": False}  # fmt: skip
 # About generation, training elsewhere, or the program that wrote the file; as in src/model/config_json.cc.
-_WITHOUT_MEANING = set("""_attn_implementation _attn_implementation_autoset _name_or_path architectures
-attention_dropout attn_implementation auto_map bad_words_ids begin_suppress_tokens chunk_size_feed_forward
-cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample early_stopping
-encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-id2label is_decoder is_encoder_decoder is_llama_config label2id length_penalty max_length min_length
-no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-output_scores pad_token_id prefix pretraining_tp problem_type pruned_heads remove_invalid_values repetition_penalty
-return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
-tie_encoder_decoder tokenizer_class top_k top_p torchscript transformers.js_config transformers_version typical_p
-unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_cache""".split())
+_WITHOUT_MEANING = set("""_attn_implementation _attn_implementation_autoset _flash_attn_2_enabled _name_or_path
+architectures attention_dropout attn_implementation auto_map bad_words_ids begin_suppress_tokens
+chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample
+early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
+forced_eos_token_id gradient_checkpointing id2label is_decoder is_encoder_decoder is_llama_config label2id
+length_penalty max_length max_sequence_length min_length model_max_length no_repeat_ngram_size num_beam_groups
+num_beams num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
+pretraining_tp problem_type pruned_heads remove_invalid_values repetition_penalty return_dict
+return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss
+tie_encoder_decoder tokenizer_class tokenizer_model_max_length tokenizer_padding_side top_k top_p torchscript
+transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed unsloth_version use_bfloat16
+use_cache""".split())
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -216,8 +219,9 @@ def config_from_dict(values: dict[str, Any], file: Any = "config.json") -> Model
     values = dict(values)
     kind = values.pop("model_type", None)
     if kind not in _TYPES:
-        bad_file(file, f"'model_type' to be an architecture that is known here: {', '.join(_TYPES[:-1])} or {_TYPES[-1]}",
-                 json.dumps(kind))  # fmt: skip
+        names = [json.dumps(name) for name in _TYPES]
+        bad_file(file, f"'model_type' to be an architecture that is known here: {', '.join(names[:-1])} or {names[-1]}",
+                 "none" if kind is None else shown_json(kind))  # fmt: skip
     values = _ABSENT.get(kind, {}) | values
     config = ModelConfig().apply("standard")
     heads, width = values.get("num_attention_heads"), values.get("hidden_size")
@@ -256,7 +260,7 @@ def config_from_dict(values: dict[str, Any], file: Any = "config.json") -> Model
     try:
         config.validate()
     except ValueError as error:
-        raise ValueError(f"file '{file}': {error}") from None
+        raise ValueError(f"{origin(file)}: {error}") from None
     return config
 
 
@@ -309,10 +313,7 @@ def config_to_dict(config: ModelConfig, dtype: str | None = None) -> dict[str, A
 
 def read_config(folder: str | Path) -> ModelConfig:
     file = Path(folder) / "config.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        bad_file(file, "JSON", str(error))
+    values = read_json(file)
     if not isinstance(values, dict):
-        bad_file(file, "an object", json.dumps(values)[:80])
+        bad_file(file, "an object", shown_json(values))
     return config_from_dict(values, file)

@@ -111,10 +111,13 @@ class BlockRunner:
     running mean of each indexer's variance once, however often a block is computed.
 
     run: calls a function with arguments, and maybe again in the backward pass; None: simply calls it.
+    moves: False leaves the running means alone in training mode, too.
     """
 
-    def __init__(self, layers: Sequence[Block], plan: SequencePlan, run: Callable[..., tuple] | None = None):
-        self.plan, self.run = plan, run
+    def __init__(
+        self, layers: Sequence[Block], plan: SequencePlan, run: Callable[..., tuple] | None = None, moves: bool = True
+    ):
+        self.plan, self.run, self.moves = plan, run, moves
         self.followers = followers_of(layers)
         self.selection: SharedSelection | None = None
         self.losses: list[Tensor] = []  # of each indexer
@@ -162,9 +165,18 @@ class BlockRunner:
         arguments = (x, plan, before, *(() if selection is None else selection.tensors()))
         results = tensors(*arguments) if self.run is None else self.run(tensors, *arguments)
         result = AttentionResult(*results[:5], SharedSelection.of(results[5:], config) if results[5:] else None)
-        if indexer is not None and block.training:
+        if indexer is not None and block.training and self.moves:
             indexer.update_mean_variance(result.variance_totals.clone())
         return result
+
+
+def check_tokens(where: str, argument: str, tokens: Tensor, vocab_size: int) -> None:
+    # On a GPU a look at the values would be a wait; torch's own kernel stops there on an index out of range.
+    if tokens.device.type != "cpu" or tokens.numel() == 0 or torch.compiler.is_compiling():
+        return
+    low, high = (int(x) for x in tokens.aminmax())
+    if low < 0 or high >= vocab_size:
+        bad_argument(where, argument, f"numbers in 0 .. {vocab_size - 1}", low if low < 0 else high)
 
 
 class GatedSparseModel(nn.Module):
@@ -201,11 +213,7 @@ class GatedSparseModel(nn.Module):
             bad_argument(_WHERE, "tokens", f"int64 {'[T] with' if packed else '[B, L] without'} cu_seqlens", shown(tokens))
         if tokens.device != weight.device:
             bad_argument(_WHERE, "tokens", f"a tensor on {weight.device}, where the weights are", tokens.device)
-        # On a GPU a look at the values would be a wait; torch's own kernel stops there on an index out of range.
-        if tokens.device.type == "cpu" and tokens.numel() > 0 and not torch.compiler.is_compiling():
-            low, high = (int(x) for x in tokens.aminmax())
-            if low < 0 or high >= self.config.vocab_size:
-                bad_argument(_WHERE, "tokens", f"numbers in 0 .. {self.config.vocab_size - 1}", low if low < 0 else high)
+        check_tokens(_WHERE, "tokens", tokens, self.config.vocab_size)
         return self.embed_tokens(tokens)
 
 

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ._errors import bad_file
 from .config_json import config_to_dict, read_config
 from .model import GatedSparseForCausalLM
+from .weight_files import INDEX, WEIGHTS, read_weights
 
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -31,8 +30,8 @@ def save_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.d
     from safetensors.torch import save_file  # only folders need it
 
     folder = Path(folder)
-    if (folder / _INDEX).exists():
-        bad_file(folder, f"a folder without {_INDEX}, whose shards this file would contradict", "one with it")
+    if (folder / INDEX).exists():
+        bad_file(folder, f"a folder without {INDEX}, whose shards this file would contradict", "one with it")
     folder.mkdir(parents=True, exist_ok=True)
     dtype = dtype or model.output_weight().dtype
     state = {
@@ -40,26 +39,12 @@ def save_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.d
         for name, tensor in model.state_dict().items()
     }
     values = config_to_dict(model.config, str(dtype).removeprefix("torch."))
-    _replace(folder, _WEIGHTS, lambda file: save_file(state, file, metadata={"format": "pt"}))
+    _replace(folder, WEIGHTS, lambda file: save_file(state, file, metadata={"format": "pt"}))
     _replace(folder, "config.json", lambda file: file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8"))
 
 
 def _is_mean(name: str) -> bool:
     return name.endswith(".indexer.mean_variance")
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    if not (folder / _INDEX).exists():
-        return load_file(folder / _WEIGHTS)
-    names = set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-    state: dict[str, Tensor] = {}
-    for name in sorted(names):
-        if Path(name).name != name:
-            bad_file(folder / _INDEX, "names of files in its folder", repr(name))
-        state |= load_file(folder / name)
-    return state
 
 
 def load_model(
@@ -68,7 +53,7 @@ def load_model(
     """The model in evaluation mode, as a pass in training mode moves the running means; model.train() for training.
     dtype None: as stored. Every tensor of the file must be the model's, and every one of the model's there."""
     folder = Path(folder)
-    config, state = read_config(folder), _read_weights(folder)
+    config, state = read_config(folder), read_weights(folder)
     state = {name: tensor for name, tensor in state.items() if not name.endswith(".rotary_emb.inv_freq")}
     types = {tensor.dtype for name, tensor in state.items() if not _is_mean(name)}
     if len(types) != 1 or not types <= set(_TYPES):

@@ -97,6 +97,14 @@ fs::path checked_place(const std::string& output) {
   return place;
 }
 
+// A model in a model's folder would be copied, moved and removed with it.
+void require_outside(const fs::path& place, const fs::path& source) {
+  const fs::path outer = fs::canonical(source), inner = fs::weakly_canonical(place);
+  if (std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end()) return;
+  throw UsageError(
+      concat("--output: expected a folder outside of '", source.string(), "', got '", place.string(), "'"));
+}
+
 // A folder under another name until all is written. Without commit() nothing remains, of parents neither.
 class NewFolder {
  public:
@@ -274,8 +282,9 @@ void check_grouping(const ConvertCommand& options, const nn::ModelConfig& stored
   }
 }
 
-// A word as a shell takes it.
+// A word as a shell takes it, and no program for an option.
 std::string quoted(const std::string& word) {
+  if (word.starts_with('-')) return quoted("./" + word);
   if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") ==
       std::string::npos) {
     return word;
@@ -356,6 +365,7 @@ int convert(const ConvertCommand& options) {
   if (options.folder.empty()) throw UsageError("expected a model's folder, got none");
   const fs::path place = checked_place(options.output);
   const std::string from = model_folder(options.folder);
+  for (const std::string& source : {options.folder, from}) require_outside(place, source);
   const nn::ModelConfig stored = nn::load_config(from);
   train::TrainConfig train;
   nn::ConvertOptions how;

@@ -117,6 +117,7 @@ void visit_llama3_keys(Llama3& llama3, Visitor& v) {
 const std::set<std::string>& keys_without_meaning() {
   static const std::set<std::string> keys = {"_attn_implementation",
                                              "_attn_implementation_autoset",
+                                             "_flash_attn_2_enabled",
                                              "_name_or_path",
                                              "architectures",
                                              "attention_dropout",
@@ -135,6 +136,7 @@ const std::set<std::string>& keys_without_meaning() {
                                              "finetuning_task",
                                              "forced_bos_token_id",
                                              "forced_eos_token_id",
+                                             "gradient_checkpointing",
                                              "id2label",
                                              "is_decoder",
                                              "is_encoder_decoder",
@@ -142,7 +144,9 @@ const std::set<std::string>& keys_without_meaning() {
                                              "label2id",
                                              "length_penalty",
                                              "max_length",
+                                             "max_sequence_length",
                                              "min_length",
+                                             "model_max_length",
                                              "no_repeat_ngram_size",
                                              "num_beam_groups",
                                              "num_beams",
@@ -166,6 +170,8 @@ const std::set<std::string>& keys_without_meaning() {
                                              "tf_legacy_loss",
                                              "tie_encoder_decoder",
                                              "tokenizer_class",
+                                             "tokenizer_model_max_length",
+                                             "tokenizer_padding_side",
                                              "top_k",
                                              "top_p",
                                              "torchscript",
@@ -489,17 +495,17 @@ ConfigFile config_from_json(std::string_view text, const std::string& file) {
   const Json json = parse_json(text, file);
   if (!json.is_object()) bad_file(file, "an object", shown(json));
   Reader reader(json, file);
-  const Json& type = reader.at("model_type");
+  const Json type = reader.present("model_type") ? reader.at("model_type") : Json();
   const bool ours = type == kOurType || type == kOurOldType;
   const auto* const family =
       std::ranges::find_if(kFamilies, [&](const Family& known) { return type == known.type; });
   if (!ours && family == std::end(kFamilies)) {
     std::string known;
     for (const Family& one : kFamilies) known += concat('"', one.type, "\", ");
-    reader.bad(
-        "model_type",
-        concat("an architecture that is known here: ", known, '"', kOurType, "\" or \"", kOurOldType, '"'),
-        type);
+    bad_file(file,
+             concat("'model_type' to be an architecture that is known here: ", known, '"', kOurType,
+                    "\" or \"", kOurOldType, '"'),
+             type.is_null() ? "none" : shown(type));
   }
 
   ConfigFile result;

@@ -348,7 +348,9 @@ TEST_P(BadFiles, SayWhatIsWrong) {
 INSTANTIATE_TEST_SUITE_P(
     ConfigJson, BadFiles,
     ::testing::Values(
-        BadFile{"no_type", [](Json& j) { j.erase("model_type"); }, {"the key 'model_type'", "got none"}},
+        BadFile{"no_type",
+                [](Json& j) { j.erase("model_type"); },
+                {"'model_type' to be an architecture that is known here", "\"qwen3\"", "got none"}},
         BadFile{"other_type",
                 [](Json& j) { j["model_type"] = "mamba"; },
                 {"known here: \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gated_sparse_attention\" or "

@@ -27,6 +27,12 @@ constexpr Published kPublished[] = {
   "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "pretraining_tp": 1,
   "rms_norm_eps": 1e-05, "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float16",
   "transformers_version": "4.31.0.dev0", "use_cache": true, "vocab_size": 32000})json"},
+    {"Llama_7b_of_2023", 6738415616, 128, 32, R"json({
+  "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+  "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 2048,
+  "max_sequence_length": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+  "pad_token_id": 0, "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "torch_dtype": "float16",
+  "transformers_version": "4.28.1", "use_cache": true, "vocab_size": 32000})json"},
     {"Llama_3_1_8B", 8030261248, 128, 8, R"json({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,

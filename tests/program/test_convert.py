@@ -21,12 +21,15 @@ FAMILIES = {
     "qwen2": dict(),
     "llama": dict(rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                     original_max_position_embeddings=64)),
+    "mistral": dict(sliding_window=None),
+    "llama-linear": dict(rope_scaling=dict(rope_type="linear", factor=2.0)),
+    "qwen2-yarn": dict(rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
 }  # fmt: skip
 
 
 def make(folder, family="qwen3", dtype=torch.float32, vocab_size=131, **sizes):
     torch.manual_seed(5)
-    name = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[family]
+    name = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama", "mistral": "Mistral"}[family.split("-")[0]]
     config = getattr(transformers, name + "Config")(**(dict(
         vocab_size=vocab_size, hidden_size=48, intermediate_size=88, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, head_dim=16, max_position_embeddings=1024, initializer_range=0.15, bos_token_id=None,
@@ -66,7 +69,7 @@ def test_the_function_stays(gsa, family, system):
     gsa.run("convert", "hf", "--system", system, "--output", "new")  # k_base 128, an eighth of 1024
     config = json.loads((gsa.folder / "new" / "config.json").read_text())
     assert config["model_type"] == "gated_sparse_attention" and config["torch_dtype"] == "bfloat16"
-    assert config.get("qkv_bias", False) == (family == "qwen2") and config.get("qk_norm", False) == (family == "qwen3")
+    assert config.get("qkv_bias", False) == family.startswith("qwen2") and config.get("qk_norm", False) == (family == "qwen3")
     for name in ("hf", "new"):
         in_float64(gsa.folder / name, gsa.folder / f"{name}64")
     tokens = torch.randint(0, 131, (2, LENGTH), generator=torch.Generator().manual_seed(3))
@@ -158,6 +161,12 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(gsa):
     (gsa.folder / "full" / "note").write_text("mine")
     assert "has something in it" in gsa.run("convert", "hf", "--output", "full", status=2)
     assert [file.name for file in (gsa.folder / "full").iterdir()] == ["note"]
+    for place in ("hf/new", "./hf/a/../b", gsa.folder / "link/new"):
+        (gsa.folder / "link").unlink(missing_ok=True)
+        (gsa.folder / "link").symlink_to("hf")
+        said = gsa.run("convert", "hf", "--output", place, status=2)
+        assert "--output: expected a folder outside of 'hf', got" in said
+    (gsa.folder / "link").unlink()
     assert "options of the model" in gsa.run("convert", "hf", "--output", "x", "--set", "data.length=8", status=2)
     assert "another system" in gsa.run("convert", "hf", "--system", "standard", "--output", "x", status=2)
     assert "did you mean 'gsa'" in gsa.run("convert", "hf", "--system", "gas", "--output", "x", status=2)
@@ -193,7 +202,9 @@ def test_parents_are_made_and_an_empty_folder_is_filled(gsa):
     gsa.run("convert", "hf", "--output", "n1/n2/out/")
     (gsa.folder / "empty").mkdir()
     gsa.run("convert", "hf", "--output", "./x/../empty")
-    for folder in ("n1/n2/out", "empty"):
+    said = gsa.run("convert", "hf", "--output=-new")  # which the printed commands must not take for an option
+    assert "--tokenizer ./-new " in said and "--set model.from=./-new " in said
+    for folder in ("n1/n2/out", "empty", "-new"):
         assert sorted(f.name for f in (gsa.folder / folder).iterdir() if "token" not in f.name) == [
             "config.json", "generation_config.json", "model.safetensors"]  # fmt: skip
     assert sorted(file.name for file in (gsa.folder / "n1" / "n2").iterdir()) == ["out"]

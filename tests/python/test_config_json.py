@@ -22,7 +22,7 @@ PUBLISHED = {
 
 
 def test_they_are_found():
-    assert len(PUBLISHED) == 11
+    assert len(PUBLISHED) == 12
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -53,6 +53,14 @@ def test_a_window_names_the_way_out():
     with pytest.raises(ValueError, match="with max_position_embeddings 4096 in config.json"):
         config_from_dict(values | {"sliding_window": 4096})
     config_from_dict(values | {"sliding_window": 4096, "max_position_embeddings": 4096})
+
+
+@pytest.mark.parametrize("kind, got", [(None, "none"), ("mamba", '"mamba"'), (["llama"], '["llama"]')])
+def test_unknown_architectures_are_refused_with_the_known_ones(kind, got):
+    known = '"llama", "mistral", "qwen2", "qwen3", "gated_sparse_attention" or "gsa"'
+    values, *_ = PUBLISHED["Llama_2_7b"]
+    with pytest.raises(ValueError, match=re.escape(f"'model_type' to be an architecture that is known here: {known}, got {got}")):
+        config_from_dict(values | {"model_type": kind})
 
 
 def test_the_lists_are_the_programs():

@@ -3,7 +3,9 @@
 import copy
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -158,6 +160,33 @@ def test_a_resumed_run_has_the_same_losses(train, by_two, tmp_path):
     assert again == reports + reports[4:]
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "model" / name).read_bytes() == (folder / "model" / name).read_bytes()
+
+
+def fails(*command, **environment):
+    """What a command says that must fail, in one line and without a traceback."""
+    done = subprocess.run([str(word) for word in command], text=True, capture_output=True, check=False, timeout=600,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", **environment})  # fmt: skip
+    assert done.returncode != 0 and "Traceback" not in done.stderr, done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def test_mistakes_of_the_example_are_explained(by_two, data, tmp_path):
+    script, folder = ROOT / "examples/train_fsdp.py", by_two[0]
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    assert fails(sys.executable, script, "--data", data, "--output", tmp_path).startswith("expected to be started by torchrun")
+    said = fails(sys.executable, script, "--data", tmp_path / "nowhere", "--output", tmp_path, **alone)
+    assert said.startswith("--data ") and said.endswith("expected a folder that `gsa tokenize` made, with dataset.json, got none")
+    exported = (folder / "model/config.json").read_bytes()
+    for options, changed in (
+        (("--system", "sparse-only"), r"\(index_budget inverse\), got fixed; --system, "),
+        (("--system", "standard", "--warmup", 0, "--sparse", 0), r"\(architectures \['GatedSparseAttentionForCausalLM'\]\), got "),
+        (("--index-every", 2), r"\(index_layers None\), got \[0, 2\]; --system, "),
+    ):
+        said = fails(sys.executable, script, "--data", data, "--output", folder, *STEPS, *options, **alone)
+        assert re.search(r"^--output .*: expected the model of its checkpoints " + changed, said), said
+    assert (folder / "model/config.json").read_bytes() == exported
 
 
 def test_the_exported_folder_is_a_model(by_two, data, program):

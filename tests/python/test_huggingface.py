@@ -90,7 +90,8 @@ def test_new_models_start_as_they_should():
     made = transformers.AutoModelForCausalLM.from_config(config)
     attention = made.model.layers[0].self_attn
     assert abs(attention.q_proj.weight.std() - 0.15) < 0.02 and abs(made.lm_head.weight.std() - 0.15) < 0.02
-    assert abs(attention.output_gate.weight.std() - 0.002) < 0.0005 and not attention.output_gate.bias.any()
+    gate = attention.output_gate
+    assert abs(gate.weight.std() - 0.002) < 0.0005 and gate.bias.sigmoid().allclose(torch.tensor(config.gate_init))
     assert attention.indexer.mean_variance == -1 and not attention.indexer.bias.any()
     assert (made.model.norm.weight == 1).all()
 
@@ -232,6 +233,77 @@ def test_generation_goes_on_from_a_cache(case, folder):
 
 
 @SELECTED
+def test_a_second_turn_after_a_text_that_ended_early(case, folder):
+    """generate() fills up an ended text and its cache with padding, which the mask of the next turn says."""
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(3, 20).clamp(min=1)
+    mask = torch.ones_like(x)
+    mask[1, :6] = 0
+    options = dict(do_sample=False, pad_token_id=0)
+    first = loaded.generate(x, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, eos_token_id=-1, **options)
+    end = int(first[0, 22])
+    turn = loaded.generate(x, attention_mask=mask, max_new_tokens=8, eos_token_id=end, return_dict_in_generate=True, **options)
+    cache, text = turn.past_key_values, turn.sequences
+    said = (text[:, 20:] != 0).long()
+    assert said[0].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    options |= dict(max_new_tokens=6, min_new_tokens=6, eos_token_id=-1)
+    for _ in range(2):  # a third turn behind padding in the middle
+        said = torch.cat([said, torch.ones(3, 5, dtype=torch.long)], 1)
+        text, mask_now = torch.cat([text, random_tokens(3, 5)], 1), torch.cat([mask, said], 1)
+        expected = loaded.generate(text, attention_mask=mask_now, **options)
+        text = loaded.generate(text, attention_mask=mask_now, past_key_values=cache, **options)
+        assert torch.equal(text, expected)
+        assert cache.lengths == (mask_now.sum(1) + 5).tolist() and cache.seen == text.size(1) - 1
+        said = torch.cat([said, torch.ones(3, 6, dtype=torch.long)], 1)
+
+
+@pytest.mark.parametrize("case", GENERATED)
+def test_cached_tokens_that_a_mask_calls_padding(case, folder):
+    """At a sequence's end: of a padded batch, several new tokens and one, cropped, repeated and selected."""
+    loaded, x = load(folder(case), dtype=torch.float64), random_tokens(2, 130)
+    mask = torch.ones_like(x)
+    mask[0, :4], mask[1, 95:110], mask[0, 105:110] = 0, 0, 0
+    before = mask.clone()
+    before[:, 92:110] = 1  # as it entered the cache
+    with torch.no_grad():
+        expected = loaded(x, attention_mask=mask, use_cache=False).logits
+        cache = loaded(x[:, :110], attention_mask=before[:, :110], use_cache=True).past_key_values
+        assert cache.lengths == [106, 110]
+        rows = torch.tensor([1, 0, 1])
+        cache.batch_select_indices(rows)
+        found = [loaded(x[rows, a:b], attention_mask=mask[rows, :b], past_key_values=cache).logits
+                 for a, b in ((110, 121), (121, 122), (122, 130))]  # fmt: skip
+        torch.testing.assert_close(torch.cat(found, 1), expected[rows, 110:])
+        cache.crop(-25)  # into the padding
+        assert cache.lengths == [95, 101, 95] and cache.seen == 105
+        cache.batch_repeat_interleave(2)
+        again = torch.cat([mask[:, :105], torch.ones(2, 1, dtype=torch.long)], 1)
+        expected = loaded(x[:, :106], attention_mask=again, use_cache=False).logits
+        rows = rows.repeat_interleave(2)
+        found = loaded(x[rows, 105:106], attention_mask=again[rows], past_key_values=cache).logits
+        torch.testing.assert_close(found, expected[rows, 105:])
+
+
+def test_masks_that_contradict_the_cache_are_refused(folder):
+    loaded, x = load(folder("gsa")), random_tokens(2, 12)
+    mask = torch.ones_like(x)
+    mask[1, :3] = 0
+    with torch.no_grad():
+        cache = loaded(x[:, :10], attention_mask=mask[:, :10], use_cache=True).past_key_values
+        with pytest.raises(ValueError, match="GatedSparseCache: argument 'attention_mask': expected 0 for what was padding "
+                           r"when it entered the cache .*, got 1 in row 1, column 0"):  # fmt: skip
+            loaded(x[:, 10:], attention_mask=torch.ones_like(x), past_key_values=cache)
+        early = mask.clone()
+        early[0, 4] = 0
+        with pytest.raises(ValueError, match="expected 1 for cached tokens that later ones in the cache have seen .*, got 0 in "
+                           "row 0, column 4"):  # fmt: skip
+            loaded(x[:, 10:], attention_mask=early, past_key_values=cache)
+        assert cache.lengths == [10, 7] and cache.seen == 10  # as before
+        expected = loaded(x, attention_mask=mask, use_cache=False).logits[:, 10:]
+        found = loaded(x[:, 10:], attention_mask=mask[:, 10:], past_key_values=cache).logits  # of the new tokens alone
+    torch.testing.assert_close(found, expected)
+
+
+@SELECTED
 def test_prompt_lookup_gives_the_greedy_text(case, folder):
     """Guesses are dropped by cropping the cache."""
     loaded = load(folder(case), dtype=torch.float64)
@@ -285,6 +357,65 @@ def test_training_with_and_without_gradient_checkpointing(case, affordable, reen
         assert torch.equal(a, b) and a != 0.02
 
 
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+def test_generation_in_training_mode(checkpointing, folder):
+    """As in evaluation mode; passes without gradients leave the running means alone."""
+    loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens(2, 20)
+    options = dict(attention_mask=torch.ones_like(x), max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0)
+    expected = loaded.generate(x, **options)
+    loaded.train()
+    if checkpointing:
+        loaded.gradient_checkpointing_enable()
+    for use_cache in (True, False, None):
+        assert torch.equal(loaded.generate(x, use_cache=use_cache, **options), expected)
+    with torch.no_grad():
+        loaded(x, labels=x)
+    assert all((buffer == 0.02).all() for buffer in loaded.buffers())
+    loaded(x, labels=x).loss.backward()
+    assert all((buffer != 0.02).all() for buffer in loaded.buffers())
+
+
+def test_a_cache_beside_gradient_checkpointing(folder, monkeypatch):
+    """Turned off with a warning, as in transformers' own models; one that is given is refused."""
+    from gated_sparse_attention.huggingface import modeling
+
+    said = []
+    monkeypatch.setattr(modeling._logger, "warning_once", said.append)
+    loaded, x = load(folder("gsa")).train(), random_tokens(2, 20)
+    loaded.gradient_checkpointing_enable()
+    assert loaded(x, use_cache=True).past_key_values is None
+    assert said == ["`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`."]
+    with pytest.raises(ValueError, match="argument 'past_key_values': expected None where activations are checkpointed"):
+        loaded(x, past_key_values=hf.GatedSparseCache())
+
+
+@pytest.mark.parametrize("positions", [False, True])
+def test_the_flattening_collator_with_lengths(positions, folder):
+    """cu_seq_lens_q parts a row as position_ids do, which it may come without."""
+    loaded, x = load(folder("gsa"), dtype=torch.float64).train(), random_tokens(1, 90)[0].tolist()
+    texts = [{"input_ids": x[a:b]} for a, b in ((0, 30), (30, 31), (31, 90))]
+    collate = lambda **options: transformers.DataCollatorWithFlattening(**options)(texts)
+    twin = copy.deepcopy(loaded)
+    expected = twin(**collate())
+    batch = collate(return_flash_attn_kwargs=True, return_position_ids=positions)
+    assert batch["cu_seq_lens_q"].tolist() == [0, 30, 31, 90] and ("position_ids" in batch) == positions
+    found = loaded(**batch)
+    assert torch.equal(found.loss, expected.loss) and torch.equal(found.logits, expected.logits)
+    starts = batch["cu_seq_lens_q"]
+    for wrong, message in (
+        (dict(cu_seq_lens_k=starts - 1), "'cu_seq_lens_k': expected cu_seq_lens_q"),
+        (dict(max_length_k=58), r"'max_length_k': expected at least the longest sequence \(59\), got 58"),
+        (dict(cu_seq_lens_q=starts[:-1]), "'cu_seq_lens_q': expected numbers from 0 to 90 that never fall"),
+        (dict(cu_seq_lens_q=starts.flip(0)), "'cu_seq_lens_q': expected numbers from 0 to 90 that never fall"),
+        (dict(cu_seq_lens_q=None), "'cu_seq_lens_q': expected the lengths that .* got None"),
+        (dict(attention_mask=torch.ones(1, 90)), "'attention_mask': expected None beside cu_seq_lens_q"),
+        (dict(past_key_values=hf.GatedSparseCache(), want_kl=False), "'cu_seq_lens_q': expected growing ones"),
+        (dict(input_ids=batch["input_ids"].expand(2, 90), labels=None, position_ids=None), "for one row of input, got .* for 2 rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loaded(**batch | wrong)
+
+
 @SELECTED
 def test_gradients_in_evaluation_mode_do_not_ask_for_the_cache(case, folder):
     loaded, x = load(folder(case), dtype=torch.float64), random_tokens()
@@ -332,7 +463,7 @@ def test_the_indexers_loss_in_training_by_default_and_on_demand(folder):
     torch.testing.assert_close(trained.loss, plain.loss + expected)
     for options in (dict(want_kl=False), dict(phase="dense")):
         assert loaded(x, labels=x, **options).indexer_loss is None
-    with pytest.raises(ValueError, match="argument 'use_cache': expected False where"):
+    with pytest.raises(ValueError, match="argument 'use_cache': expected False where want_kl is True"):
         loaded(x, want_kl=True, use_cache=True)
 
 
@@ -509,7 +640,7 @@ def test_hidden_states_and_logits_to_keep(folder):
 def test_keys_that_the_model_contradicts_are_refused(key, value, expected, folder):
     config = hf.GatedSparseAttentionConfig(num_hidden_layers=1, hidden_size=64, intermediate_size=88, vocab_size=131,
                                            **{key: value})  # fmt: skip
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=f"^GatedSparseAttentionConfig: .*{expected}"):
         hf.GatedSparseAttentionModel(config)
     path = folder("gsa")
     config = json.loads((path / "config.json").read_text())
@@ -530,8 +661,18 @@ def test_mistakes_are_explained(folder):
         loaded(x, attention_mask=torch.ones(2, 2, 96, 96))
     with pytest.raises(ValueError, match=r"argument 'attention_mask': expected \[2, 96\], 0 for padding, got float32 \[2, 100\]"):
         loaded(x, attention_mask=torch.ones(2, 100))
+    with pytest.raises(ValueError, match="argument 'input_ids': expected numbers in 0 .. 130, got 131"):
+        loaded(x.clamp(min=131))
+    with pytest.raises(ValueError, match="argument 'input_ids': expected numbers in 0 .. 130, got -100"):
+        loaded(x.masked_fill(x > 60, -100))
+    for call in (loaded, loaded.model):
+        assert call(x, output_attentions=False).hidden_states is None
+        with pytest.raises(ValueError, match="argument 'output_attentions': expected False, as there are no attention matrices"):
+            call(x, output_attentions=True)
     with pytest.raises(ValueError, match="argument 'value_gate'|'value_gate' to be"):
         hf.GatedSparseAttentionModel(hf.GatedSparseAttentionConfig(value_gate="both"))
+    with pytest.raises(ValueError, match="^GatedSparseAttentionConfig: .*argument 'kv_heads'"):
+        hf.GatedSparseAttentionModel(hf.GatedSparseAttentionConfig(num_key_value_heads=3))
 
 
 def test_without_lm_eval_the_package_is_named(monkeypatch):

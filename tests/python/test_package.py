@@ -143,6 +143,14 @@ def test_the_torch_it_was_built_with(tmp_path, built, fits):
             _library.check_torch(library, torch.__version__)
 
 
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '"2.13"', '{"torch": 2.13}', "", "\xff"])
+def test_a_damaged_note_of_the_torch_it_was_built_with(tmp_path, text):
+    library = tmp_path / "libgsa.so"
+    library.with_suffix(".json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ImportError, match=r"libgsa\.json': expected an object whose 'torch' is .* got '.*'; install or build"):
+        _library.check_torch(library, torch.__version__)
+
+
 def test_a_library_for_another_torch_is_refused_before_it_is_loaded(tmp_path):
     shutil.copy(_library.path, tmp_path / "libgsa.so")
     (tmp_path / "libgsa.json").write_text('{"torch": "2.4.1"}')

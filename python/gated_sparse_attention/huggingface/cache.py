@@ -2,7 +2,8 @@
 pages that gsa::decode reads.
 
 Sequence n owns the pages n blocks .. (n + 1) blocks - 1, so its rows lie in a row. Padding never enters: a sequence's
-rows are its true tokens, and `lengths` says how many there are.
+rows are its true tokens, and `lengths` says how many there are. `tokens` says which columns of the input they were; a
+later mask may call the last of them padding, as generate() appends to texts that have ended.
 """
 
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from .._errors import bad_argument
 from ..functional import PagedCache
 
+_WHERE = "GatedSparseCache"
 PAGE = 64
 
 
@@ -35,24 +38,46 @@ class GatedSparseCache(Cache):
         super().__init__(layers=[])
         self.pages: list[LayerPages] = []
         self.lengths: list[int] = []  # of each sequence, its true tokens
-        self.seen = 0  # columns of input so far, padding included
+        self.tokens: Tensor | None = None  # bool [sequences, columns of input so far]: False for padding
         self.capacity = 0
 
     def __len__(self) -> int:
         return len(self.pages)
 
+    @property
+    def seen(self) -> int:
+        """Columns of input so far, padding included."""
+        return 0 if self.tokens is None else self.tokens.size(1)
+
     # ---- What the model asks
 
-    def advance(self, new: list[int], columns: int) -> None:
-        """Makes room for so many new tokens of each sequence, which came in so many columns."""
-        if not self.lengths:
-            self.lengths = [0] * len(new)
-        if len(new) != len(self.lengths):
-            raise ValueError(
-                f"GatedSparseCache: argument 'input_ids': expected {len(self.lengths)} sequences, as in the cache, got {len(new)}"
-            )
+    def require_batch(self, sequences: int) -> None:
+        if self.tokens is not None and sequences != len(self.lengths):
+            bad_argument(_WHERE, "input_ids", f"{len(self.lengths)} sequences, as in the cache", sequences)
+
+    def retain(self, mask: Tensor) -> None:
+        """mask: bool [sequences, seen]. The last tokens of a sequence go where it says padding; others have been seen
+        by those behind them, and padding has no keys: such a mask is refused."""
+        if self.tokens is None or torch.equal(mask, self.tokens):
+            return
+        kept = self.tokens & mask
+        seen_by_later = kept.flip(1).cumsum(1).flip(1) > 0
+        for wrong, expected, got in (
+            (mask & ~self.tokens, "0 for what was padding when it entered the cache", 1),
+            (self.tokens & ~mask & seen_by_later, "1 for cached tokens that later ones in the cache have seen", 0),
+        ):
+            places = wrong.nonzero()
+            if len(places) > 0:
+                row, column = places[0].tolist()
+                bad_argument(_WHERE, "attention_mask", f"{expected} (or no cache)", f"{got} in row {row}, column {column}")
+        self.tokens, self.lengths = kept, kept.sum(1).tolist()
+
+    def advance(self, new: list[int], valid: Tensor) -> None:
+        """Makes room for so many new tokens of each sequence; valid: bool [sequences, new columns], which they are."""
+        if self.tokens is None:
+            self.lengths, self.tokens = [0] * len(new), valid[:, :0]
         self.lengths = [length + more for length, more in zip(self.lengths, new)]
-        self.seen += columns
+        self.tokens = torch.cat([self.tokens, valid], 1)
         needed = max(self.lengths, default=0)
         if needed > self.capacity:
             # A quarter more than is needed: the token after a long prompt is not the one that pays for a copy of it.
@@ -73,7 +98,7 @@ class GatedSparseCache(Cache):
             self.pages.append(LayerPages(empty(k), empty(v), None if index_k is None else empty(index_k)))
         pages = self.pages[layer]
         if (pages.index_k is None) != (index_k is None):
-            raise ValueError("GatedSparseCache: argument 'phase': expected that of the cache's first pass, got another")
+            bad_argument(_WHERE, "phase", "that of the cache's first pass", "another")
         for target, rows in ((pages.k, k), (pages.v, v), (pages.index_k, index_k)):
             if target is not None:
                 target.flatten(0, 1).index_copy_(0, slots, rows.detach().to(target.dtype))
@@ -120,18 +145,18 @@ class GatedSparseCache(Cache):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         self.pages = [layer.map(lambda x: x.index_select(0, indices.to(x.device))) for layer in self.pages]
+        self.tokens = self.tokens.index_select(0, indices.to(self.tokens.device))
         self.lengths = [self.lengths[i] for i in indices.tolist()]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.pages = [layer.map(lambda x: x.repeat_interleave(repeats, 0)) for layer in self.pages]
+        self.tokens = self.tokens.repeat_interleave(repeats, 0)
         self.lengths = [length for length in self.lengths for _ in range(repeats)]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes the last tokens away; their number is negative, as every version of transformers understands it."""
-        if tokens_to_remove > 0 or -tokens_to_remove > min(self.lengths, default=0):
-            raise ValueError(
-                f"GatedSparseCache: argument 'tokens_to_remove': expected 0 .. {-min(self.lengths, default=0)}, "
-                f"got {tokens_to_remove}"
-            )
-        self.lengths = [length + tokens_to_remove for length in self.lengths]
-        self.seen += tokens_to_remove
+        """Takes the last columns of input away; their number is negative, as every version of transformers understands it."""
+        if not -self.seen <= tokens_to_remove <= 0:
+            bad_argument(_WHERE, "tokens_to_remove", f"0 .. {-self.seen}", tokens_to_remove)
+        if tokens_to_remove < 0:
+            self.tokens = self.tokens[:, :tokens_to_remove]
+            self.lengths = self.tokens.sum(1).tolist()

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from .._errors import bad_argument, bad_file
+from .._errors import NotAFile, bad_argument, bad_file
 from ..config import ModelConfig, every_nth_layer
 from ..config_json import MODEL_TYPE, OLD_MODEL_TYPE, config_from_dict
 
@@ -102,4 +102,4 @@ class GatedSparseAttentionConfig(PreTrainedConfig):
         # transformers answers for its own keys and for layers that it has quantised.
         its_own = {*PreTrainedConfig().to_dict(), "quantization_config"}
         values = {key: value for key, value in self.to_dict().items() if key not in its_own}
-        return config_from_dict({"model_type": MODEL_TYPE} | values, where)
+        return config_from_dict({"model_type": MODEL_TYPE} | values, NotAFile(where))

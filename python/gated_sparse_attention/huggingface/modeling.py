@@ -3,20 +3,21 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.utils import can_return_tuple
+from transformers.utils import can_return_tuple, logging
 
 from .._errors import bad_argument, shown
 from ..attention import GatedSparseAttention
 from ..functional import BudgetOptions, IndexerInputs, Layout, SelectedPositions, attend, decode, sparse_attention
 from ..indexer import Indexer
 from ..loss import IGNORED
-from ..model import Block, BlockRunner, followers_of
+from ..model import Block, BlockRunner, check_tokens, followers_of
 from ..plan import SequencePlan
 from ..rms_norm import RmsNorm
 from ..selection import mask_is_affordable
@@ -24,6 +25,7 @@ from .cache import GatedSparseCache
 from .configuration import GatedSparseAttentionConfig
 
 _WHERE = "GatedSparseAttentionModel"
+_logger = logging.get_logger(__name__)
 _FEW_QUERIES = 16  # what gsa::decode takes on a GPU
 
 
@@ -71,12 +73,12 @@ class _CachedPass:
     """New tokens of a batch, one sequence after another, whose keys go into a cache. Gradients reach the new tokens;
     what the cache held before is a constant."""
 
-    def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], columns: int,
+    def __init__(self, layers: nn.ModuleList, cache: GatedSparseCache, new: list[int], valid: Tensor,
                  positions: Tensor | None, dtype: torch.dtype, device: torch.device, phase: str | None):  # fmt: skip
         attention = layers[0].self_attn
         self.followers = followers_of(layers)
         past = cache.lengths or [0] * len(new)
-        cache.advance(new, columns)
+        cache.advance(new, valid)
         self.cache = cache
         starts = torch.tensor([0, *accumulate(new)])
         index = _joined([torch.arange(p, p + n) for p, n in zip(past, new)]).to(device)
@@ -201,36 +203,57 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None, past_key_values: GatedSparseCache | None = None,
         inputs_embeds: Tensor | None = None, use_cache: bool | None = None, output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None, cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None, max_length_q: int | None = None, max_length_k: int | None = None,
         phase: str | None = None, want_kl: bool = False,
     ) -> GatedSparseOutput:  # fmt: skip
-        """attention_mask: [B, L], with a cache of S tokens [B, S + L] too; 0 for padding, on either side. position_ids:
+        """attention_mask: [B, L], with a cache of S tokens [B, S + L] too; 0 for padding, on either side, and for
+        cached tokens at a sequence's end that are padding after all, as behind a text that has ended. position_ids:
         [B, L], for RoPE; None: counted over the tokens that are no padding. Without a mask, a row whose
         positions do not grow from one token to the next holds several sequences, packed, which do not see each other
-        and have no cache.
+        and have no cache; cu_seq_lens_q, cumulative lengths from 0 on, says the same of one row by itself, and what
+        DataCollatorWithFlattening gives beside it must agree.
+        A pass without gradients leaves the running means of the variance alone, in training mode too.
         phase and want_kl: as of GatedSparseAttention."""
         self._require_one_device()
+        if output_attentions:
+            bad_argument(_WHERE, "output_attentions", "False, as there are no attention matrices", True)
         if (input_ids is None) == (inputs_embeds is None):
             bad_argument(_WHERE, "input_ids", "either it or inputs_embeds", "both" if input_ids is not None else "neither")
+        if inputs_embeds is None:
+            check_tokens(_WHERE, "input_ids", input_ids, self.config.vocab_size)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         batch, columns = x.shape[:2]
         if position_ids is not None:
             position_ids = position_ids.expand(batch, columns)
-        packed, parts = None, None
-        if attention_mask is None and position_ids is not None:
+        parted_by, packed, parts = "position_ids", None, None
+        given = {"cu_seq_lens_k": cu_seq_lens_k, "max_length_q": max_length_q, "max_length_k": max_length_k}
+        if cu_seq_lens_q is not None:
+            parted_by, parts = "cu_seq_lens_q", self._parts(cu_seq_lens_q, given, attention_mask, x.shape)
+            packed = torch.arange(columns, device=x.device)
+        elif any(value is not None for value in given.values()):
+            bad_argument(_WHERE, "cu_seq_lens_q", "the lengths that cu_seq_lens_k or a max_length is said beside", "None")
+        elif attention_mask is None and position_ids is not None:
             packed, parts = self._packed(position_ids)
-        again = self.gradient_checkpointing and self.training
+        again = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        if again and use_cache and past_key_values is None:  # as transformers' own models do
+            _logger.warning_once("`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`.")
+            use_cache = False
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and not want_kl and packed is None
-        if past_key_values is None and use_cache and not again:
+        if past_key_values is None and use_cache:
             past_key_values = GatedSparseCache()
         if past_key_values is not None and not isinstance(past_key_values, GatedSparseCache):
             bad_argument(_WHERE, "past_key_values", "a GatedSparseCache", type(past_key_values).__name__)
-        if past_key_values is not None and (again or want_kl):
-            bad_argument(_WHERE, "use_cache", "False where activations are checkpointed or want_kl is True", "a cache")
+        if past_key_values is not None and again:
+            bad_argument(_WHERE, "past_key_values", "None where activations are checkpointed, with gradients", "a cache")
+        if past_key_values is not None and want_kl:
+            bad_argument(_WHERE, "use_cache", "False where want_kl is True", "a cache")
         if past_key_values is not None and packed is not None:
-            bad_argument(_WHERE, "position_ids", "growing ones in every row where there is a cache (use_cache=False for "
+            bad_argument(_WHERE, parted_by, "growing ones in every row where there is a cache (use_cache=False for "
                          "several sequences in a row)", "some that begin anew")  # fmt: skip
-        rows, new = self._valid(attention_mask, x, 0 if past_key_values is None else past_key_values.seen)
+        valid = self._valid(attention_mask, x, past_key_values)
+        rows, new = self._rows(valid)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         collected = [] if output_hidden_states else None
@@ -238,7 +261,9 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
             positions = None if position_ids is None else position_ids.reshape(-1)
             if rows is not None and positions is not None:
                 positions = positions.index_select(0, rows)
-            passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, columns, positions,
+            if valid is None:
+                valid = torch.ones(batch, columns, dtype=torch.bool, device=x.device)
+            passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, valid, positions,
                                  x.dtype, x.device, phase)  # fmt: skip
             y = x.flatten(0, 1) if rows is None else x.flatten(0, 1).index_select(0, rows)
             runner = None
@@ -246,7 +271,8 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
             if packed is not None:
                 rows, new = packed, parts
             y, plan = self._plan(x, rows, new, position_ids, phase, want_kl)
-            runner = BlockRunner(self.layers, plan, self._gradient_checkpointing_func if again else None)
+            runner = BlockRunner(self.layers, plan, self._gradient_checkpointing_func if again else None,
+                                 moves=torch.is_grad_enabled())  # fmt: skip
         for number, block in enumerate(self.layers):
             if collected is not None:
                 collected.append(self._padded(y, rows, x.shape))
@@ -261,22 +287,51 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         )  # fmt: skip
 
     @staticmethod
-    def _valid(mask: Tensor | None, x: Tensor, seen: int) -> tuple[Tensor | None, list[int] | None]:
-        """Which of the new tokens are no padding: their rows and how many each sequence has; None: all."""
-        if mask is None:
-            return None, None
+    def _valid(mask: Tensor | None, x: Tensor, cache: GatedSparseCache | None) -> Tensor | None:
+        """Which of the new tokens are no padding, bool [B, L]; None: all. Of cached ones the cache is told."""
         batch, columns = x.shape[:2]
+        seen = 0 if cache is None else cache.seen
+        if cache is not None:
+            cache.require_batch(batch)
+        if mask is None:
+            return None
         if mask.dim() != 2 or mask.size(0) != batch or mask.size(1) not in (columns, seen + columns):
             bad_argument(_WHERE, "attention_mask", f"[{batch}, {seen + columns}], 0 for padding", shown(mask))
-        valid = mask[:, -columns:].to(torch.bool)
+        mask = mask.to(x.device, torch.bool)
+        if seen > 0 and mask.size(1) > columns:
+            cache.retain(mask[:, :seen])
+        return mask[:, mask.size(1) - columns :]
+
+    @staticmethod
+    def _rows(valid: Tensor | None) -> tuple[Tensor | None, list[int] | None]:
+        """Of the new tokens that are no padding their rows, and how many each sequence has; None: all."""
+        if valid is None:
+            return None, None
         new = valid.sum(1).tolist()
-        if min(new, default=columns) == columns:
+        if min(new, default=valid.size(1)) == valid.size(1):
             return None, None
         return valid.reshape(-1).nonzero().squeeze(1), new
 
     @staticmethod
+    def _parts(cu_seq_lens: Tensor, beside: dict[str, Any], mask: Tensor | None, shape: torch.Size) -> list[int]:
+        """Lengths of the sequences in the one row of input; beside: what says the same once more."""
+        starts = cu_seq_lens.tolist()
+        lengths = [b - a for a, b in zip(starts, starts[1:])]
+        if shape[0] != 1 or starts[:1] != [0] or starts[-1] != shape[1] or min(lengths, default=0) < 0:
+            bad_argument(_WHERE, "cu_seq_lens_q", f"numbers from 0 to {shape[1]} that never fall, for one row of input",
+                         f"{starts} for {shape[0]} rows" if shape[0] != 1 else starts)  # fmt: skip
+        if mask is not None:
+            bad_argument(_WHERE, "attention_mask", "None beside cu_seq_lens_q", shown(mask))
+        for name, value in beside.items():
+            if name == "cu_seq_lens_k" and value is not None and value.tolist() != starts:
+                bad_argument(_WHERE, name, f"cu_seq_lens_q, {starts}", value.tolist())
+            elif name != "cu_seq_lens_k" and value is not None and value < max(lengths, default=0):
+                bad_argument(_WHERE, name, f"at least the longest sequence ({max(lengths)})", int(value))
+        return lengths
+
+    @staticmethod
     def _packed(positions: Tensor) -> tuple[Tensor | None, list[int] | None]:
-        """Rows and lengths, as of _valid, of the sequences in positions [B, L]."""
+        """Rows and lengths, as of _rows, of the sequences in positions [B, L]."""
         if positions.size(1) <= 1:  # of generate(): no wait for a GPU
             return None, None
         begins = torch.ones_like(positions, dtype=torch.bool)
@@ -323,7 +378,9 @@ class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, Gener
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None, past_key_values: GatedSparseCache | None = None,
         inputs_embeds: Tensor | None = None, labels: Tensor | None = None, use_cache: bool | None = None,
-        output_hidden_states: bool | None = None, logits_to_keep: int | Tensor = 0, phase: str | None = None,
+        output_hidden_states: bool | None = None, output_attentions: bool | None = None,
+        cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None, max_length_q: int | None = None,
+        max_length_k: int | None = None, logits_to_keep: int | Tensor = 0, phase: str | None = None,
         want_kl: bool | None = None, num_items_in_batch: int | Tensor | None = None,
     ) -> GatedSparseCausalLMOutput:  # fmt: skip
         """want_kl None: in training mode with labels, where an indexer is at work; its loss is then part of `loss`,
@@ -339,7 +396,9 @@ class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, Gener
         outputs = self.model(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
             past_key_values=past_key_values, inputs_embeds=inputs_embeds, use_cache=use_cache,
-            output_hidden_states=output_hidden_states, phase=phase, want_kl=want_kl,
+            output_hidden_states=output_hidden_states, output_attentions=output_attentions,
+            cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k, max_length_q=max_length_q,
+            max_length_k=max_length_k, phase=phase, want_kl=want_kl,
         )  # fmt: skip
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
@@ -359,5 +418,7 @@ class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, Gener
         kind = generation_config.cache_implementation
         if kind not in (None, "dynamic"):
             bad_argument("generate", "cache_implementation", "None, as the model has a cache of its own", repr(kind))
-        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+        if generation_config.use_cache is None:  # with which transformers makes a cache and forgets that it has one
+            generation_config.use_cache = model_kwargs["use_cache"] = True
+        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = GatedSparseCache()
