@@ -23,12 +23,13 @@ __global__ __launch_bounds__(kThreads) void bound_kernel(const __grid_constant__
   if (seen > 0) {
     const float* const scores = reinterpret_cast<const float*>(slot_of(args, slot));
     bound = bound_from_sample(scores + static_cast<long long>(query) * args.samples, seen, position + 1,
-                              args.budget, args.lists, args.list, bins[warp]);
+                              args.budget, args.list, bins[warp]);
   }
   if (threadIdx.x % 32 == 0) args.bounds[tile.row + query] = bound;
 }
 
 constexpr int kFinishThreads = 256;
+constexpr int kListThreads = kFinishThreads / kLists;
 constexpr int kKeptPairs = 6;
 constexpr int kWindowWords = 4096;  // of a mask, put together at a time: 128K positions
 
@@ -45,16 +46,16 @@ struct FinishShared {
   int few;
 };
 
-// What was collected for a query: lists of (score, position), each read by its share of the block. The first
-// kKept pairs of entries of a thread stay in registers.
-template <int kLists, int kKept>
+// What was collected for a query: four lists of (score, position), each read by a quarter of the block. The
+// first kKept pairs of entries of a thread stay in registers.
+template <int kKept>
 class Entries {
  public:
   __device__ __forceinline__ Entries(const uint2* lists, int stride, const RowPassed& passed, float low)
       : list_(lists + threadIdx.x / kListThreads * stride),
         first_(2 * static_cast<int>(threadIdx.x % kListThreads)),
         count_(passed.count[threadIdx.x / kListThreads]),
-        stop_(passed.stop<kLists>()),
+        stop_(passed.stop()),
         low_(low) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
@@ -72,7 +73,7 @@ class Entries {
   }
 
  private:
-  static constexpr int kListThreads = kFinishThreads / kLists, kStep = 2 * kListThreads;
+  static constexpr int kStep = 2 * kListThreads;
 
   __device__ __forceinline__ uint4 read(int at) const { return *reinterpret_cast<const uint4*>(list_ + at); }
   // Not all that equal the bound were collected beyond the place where they stopped: there none of them
@@ -116,11 +117,10 @@ __device__ __forceinline__ void narrow(OrderRange& range, FinishShared& shared, 
 // The wanted-th highest of the scores in one bin of many: a radix search between the lowest and the highest
 // of them, then, where equal ones are left, over positions. Entries are read again each time, so that nobody
 // else has to spare registers for this.
-template <int kLists>
 __device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, const RowPassed& passed,
                                                float from, const Bound& bound, int bin, int wanted,
                                                int inside, int visible, FinishShared& shared) {
-  const Entries<kLists, 0> all(lists, stride, passed, from);
+  const Entries<0> all(lists, stride, passed, from);
   const auto each = [&](auto visit) {
     all.each([&](float score, int position) {
       if (bin_of(score, bound.low, bound.scale) == bin) visit(order_of(score), position);
@@ -241,7 +241,6 @@ __device__ __forceinline__ RowChoice search(const All& all, int k, int visible, 
 }
 
 // Budget, threshold and mask of one query.
-template <int kLists>
 __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_constant__ LongArgs args) {
   __shared__ __align__(16) FinishShared shared;
   const int number = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
@@ -253,7 +252,7 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   const uint2* const lists = reinterpret_cast<const uint2*>(slot_of(args, slot));
   const uint2* const own = lists + static_cast<long long>(query) * kLists * args.list;
   const Bound bound = args.bounds[row];
-  const Entries<kLists, kKeptPairs> all(own, args.list, passed, bound.low);
+  const Entries<kKeptPairs> all(own, args.list, passed, bound.low);
 
   Window window = {shared.words, 0};
   const int used = (visible + 31) / 32;
@@ -289,13 +288,13 @@ __global__ __launch_bounds__(kFinishThreads, 4) void finish_kernel(const __grid_
   if (k > 0 && k < visible) {
     choice = search(all, k, visible, bound, shared, window, [&](const Bound& bins, const BinPlace& place) {
       if (thread == 0) count_work(args.out.work, {.refined = 1});
-      return search_radix<kLists>(own, args.list, passed, bound.low, bins, place.bin, k - place.above,
-                                  place.inside, visible, shared);
+      return search_radix(own, args.list, passed, bound.low, bins, place.bin, k - place.above, place.inside,
+                          visible, shared);
     });
   }
   // Later ones that equal the bound may not have been collected: whether some are left over is then not
   // known.
-  const int stop = passed.stop<kLists>();
+  const int stop = passed.stop();
   if (stop < visible && choice.threshold == bound.low && choice.tie_cut >= stop) {
     if (thread == 0) args.failed[atomicAdd(args.failed_count, 1)] = row;
     return;
@@ -338,8 +337,7 @@ void launch_bounds(const LongArgs& args, const Context& context) {
 
 void launch_finish(const LongArgs& args, const Context& context) {
   const unsigned blocks = static_cast<unsigned>(args.tiles * kTileQueries);
-  const auto kernel = args.lists == kMaxLists ? &finish_kernel<kMaxLists> : &finish_kernel<kLaneLists>;
-  kernel<<<blocks, kFinishThreads, 0, stream_of(context.stream)>>>(args);
+  finish_kernel<<<blocks, kFinishThreads, 0, stream_of(context.stream)>>>(args);
   check_launch("finish_kernel");
 }
 

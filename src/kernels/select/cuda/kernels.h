@@ -127,8 +127,7 @@ void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, con
 struct LongPlan {
   int shift = 0;             // one of 1 << shift keys is sampled
   int samples = 0;           // at most, of a query
-  int lists = 0;             // of a query
-  int list = 0;              // entries of one of them
+  int list = 0;              // entries of one of the four lists of a query
   long long slot_bytes = 0;  // of scratch of a tile of queries
   int at_once = 0;           // tiles
 };

@@ -5,8 +5,7 @@
 
 namespace gsa::cuda::selecting {
 
-constexpr int kLaneLists = 4;          // lists of a query: one for each lane that scores it,
-constexpr int kMaxLists = 8;           // and of each group of warps that shares its keys
+constexpr int kLists = 4;              // of a query: one for each lane that scores it
 constexpr float kSampleMargin = 5.0f;  // standard deviations: about one query in 10^6 falls back
 
 // Sample i of the keys: one of each `1 << shift`, at a place that looks random.
@@ -18,10 +17,9 @@ __device__ __forceinline__ int sample_position(int i, int shift) {
 constexpr int kReserveStep = 16;  // entries that one tile of keys may add to a list
 
 // A lower bound of the threshold of a query that sees `visible` keys, from `count` sampled scores. It may be
-// wrong, seldom; the query then falls back. list: entries of one of its lists, of which there are `lists`.
+// wrong, seldom; the query then falls back. list: entries of one of its lists.
 __device__ __forceinline__ Bound bound_from_sample(const float* sample, int count, int visible,
-                                                   const Budget& budget, int lists, int list,
-                                                   std::uint32_t* bins) {
+                                                   const Budget& budget, int list, std::uint32_t* bins) {
   const StoredRow all(sample, count);
   const float shift = sample[0];
   float low = INFINITY, high = -INFINITY, sum = 0, square = 0;
@@ -58,8 +56,8 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   const float middle = from_order(lower_quantile(all, count, expected_rank, low, high, bins).low);
   bound.scale = static_cast<float>(kListBins / 2) / (middle - bound.low);
   const float above = static_cast<float>(rank - found.wanted), equal = static_cast<float>(found.inside);
-  if (found.low == found.high && above + equal > 0.9f * part * static_cast<float>(lists * list)) {
-    const float max_above = (above + kSampleMargin * sqrtf(above) + 4.0f) / part / static_cast<float>(lists);
+  if (found.low == found.high && above + equal > 0.9f * part * static_cast<float>(kLists * list)) {
+    const float max_above = (above + kSampleMargin * sqrtf(above) + 4.0f) / part / kLists;
     bound.reserve = min(list / 2, static_cast<int>(max_above + 4.0f * sqrtf(max_above)) + kReserveStep);
   }
   return bound;

@@ -10,18 +10,13 @@ namespace gsa::cuda::selecting {
 // What the pass leaves for a query, beside its lists.
 struct RowPassed {
   double sum, square;
-  int count[kMaxLists];  // entries of the lists; -1: may have overflowed
-  int last[kMaxLists];   // of scores that equal the bound, those up to this position are in the list
+  int count[kLists];  // entries of the lists; -1: may have overflowed
+  int last[kLists];   // of scores that equal the bound, those up to this position are in the list
 
   // Up to where all of them are.
-  template <int kLists>
-  __device__ __forceinline__ int stop() const {
-    int first = last[0];
-#pragma unroll
-    for (int i = 1; i < kLists; ++i) first = min(first, last[i]);
-    return first;
-  }
+  __device__ __forceinline__ int stop() const { return min(min(last[0], last[1]), min(last[2], last[3])); }
 };
+static_assert(kLists == 4);
 
 struct LongArgs {
   ScoreInput in;
@@ -29,9 +24,9 @@ struct LongArgs {
   RowOutputs out;
   char* slots;  // scratch: slot_bytes for each tile under way, and one more
   long long slot_bytes;
-  int shift, samples, lists, list;  // as in LongPlan
-  int first_tile, tiles;            // under way: tiles first_tile .. first_tile + tiles - 1
-  int ring_bytes;                   // of shared memory
+  int shift, samples, list;  // as in LongPlan
+  int first_tile, tiles;     // under way: tiles first_tile .. first_tile + tiles - 1
+  int ring_bytes;            // of shared memory
   bool query_in_shared;
   Bound* bounds;      // of each query
   RowPassed* passed;  // of each query of the tiles under way
@@ -44,46 +39,34 @@ struct PassShared {
   double sums[kTileQueries][2];
 };
 
-// One entry more of a list, where score >= low: number `next` of all entries of the tile's lists, which moves
-// on. Only another kernel reads it.
-__device__ __forceinline__ void append(float score, float low, int position, uint2* lists,
-                                       std::uint32_t& next) {
+// One entry more of a list, where score >= low: 8 bytes at `next`, which moves on. The address is kept as two
+// words because only the lower one moves: no list crosses a multiple of 4 GB. Only another kernel reads it.
+__device__ __forceinline__ void append(float score, float low, int position, std::uint32_t& next,
+                                       std::uint32_t upper) {
   asm volatile(
-      "{.reg .pred p;\n"
+      "{.reg .pred p; .reg .b64 a;\n"
       "setp.ge.f32 p, %1, %2;\n"
-      "@p st.global.v2.b32 [%4], {%5, %3};\n"
-      "@p add.u32 %0, %0, 1;}"
+      "mov.b64 a, {%0, %4};\n"
+      "@p st.global.v2.b32 [a], {%5, %3};\n"
+      "@p add.u32 %0, %0, 8;}"
       : "+r"(next)
-      : "f"(score), "f"(low), "r"(position), "l"(lists + next), "r"(__float_as_uint(score)));
+      : "f"(score), "f"(low), "r"(position), "r"(upper), "r"(__float_as_uint(score)));
 }
 
-// The lists of a tile of queries, in its slot.
-struct ListSpace {
-  uint2* base;
-  int lists, list;
-
-  // The number of a list's first entry.
-  __device__ __forceinline__ std::uint32_t begin(int query, int number) const {
-    return static_cast<std::uint32_t>((query * lists + number) * list);
-  }
-  // From there on there is no room for another tile of keys.
-  __device__ __forceinline__ std::uint32_t full(int query, int number) const {
-    return begin(query, number) + static_cast<std::uint32_t>(list - kReserveStep);
-  }
-};
-
-// The scores of a lane's two queries with the keys, added up and collected. number: of the lane's lists.
+// The scores of a lane's two queries with the keys, added up and collected.
 class Collector {
  public:
   // Collects nothing before start() has been called.
-  __device__ __forceinline__ Collector(const QueryTile& tile, int query, int number, const ListSpace& space) {
+  __device__ __forceinline__ Collector(const QueryTile& tile, int query, uint2* lists, int list) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       last_[i] = tile.position + query + 8 * i;
       low_[i] = never();
       shift_[i] = 0;
-      next_[i] = space.begin(query + 8 * i, number);
-      full_[i] = space.full(query + 8 * i, number);
+      const std::uint64_t begin = begin_of(query, i, lists, list);
+      next_[i] = static_cast<std::uint32_t>(begin);
+      upper_ = static_cast<std::uint32_t>(begin >> 32);
+      full_[i] = full_of(begin, list);
       stop_[i] = 0x7fffffff;
     }
   }
@@ -97,7 +80,7 @@ class Collector {
       if (query + 8 * i >= tile.count) continue;
       const Bound bound = bounds[tile.row + query + 8 * i];
       low_[i] = bound.low;
-      full_[i] -= static_cast<std::uint32_t>(bound.reserve);
+      full_[i] -= 8 * static_cast<std::uint32_t>(bound.reserve);
     }
   }
 
@@ -117,7 +100,7 @@ class Collector {
 
   // Scores of keys from position s on, eight at a time: groups kBegin .. kEnd - 1.
   template <bool masked, int kBegin, int kEnd, int kEights>
-  __device__ __forceinline__ void groups(int s, uint2* lists, const float (&score)[kEights][4]) {
+  __device__ __forceinline__ void groups(int s, const float (&score)[kEights][4]) {
     const int at = s + 2 * static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int n = kBegin; n < kEnd; ++n) {
@@ -129,19 +112,21 @@ class Collector {
           const int position = at + 8 * n + e;
           const bool seen = !masked || position <= last_[i];
           add_difference(block_[i], seen ? x : shift_[i], shift_[i]);  // adds zero where it is not seen
-          append(x, seen ? low_[i] : never(), position, lists, next_[i]);
+          append(x, seen ? low_[i] : never(), position, next_[i], upper_);
         }
       }
     }
   }
 
-  // The end of a tile of 64 keys, from position s on. Where a list has no room for another tile, it takes what
-  // lies above the bound as long as there is room reserved, then nothing.
-  __device__ __forceinline__ void check_room(int s, int query, int number, const ListSpace& space) {
+  // The end of a tile of 64 keys, from position s on: a block of the moments. Where a list has no room for
+  // another tile, it takes what lies above the bound as long as there is room reserved, then nothing.
+  __device__ __forceinline__ void end_tile(int s, int query, uint2* lists, int list) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      add_sums(segment_[i], block_[i]);
+      block_[i] = {};
       if (next_[i] > full_[i]) {
-        const std::uint32_t full = space.full(query + 8 * i, number);
+        const std::uint32_t full = full_of(begin_of(query, i, lists, list), list);
         if (full_[i] == full) {
           low_[i] = never();
         } else {
@@ -151,16 +136,6 @@ class Collector {
         }
       }
     }
-  }
-  // A block of the moments ends with a tile: of query i, or added to the segment's.
-  __device__ __forceinline__ ScoreSums<float> take_block(int i) {
-    const ScoreSums<float> block = block_[i];
-    block_[i] = {};
-    return block;
-  }
-  __device__ __forceinline__ void add_block() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) add_sums(segment_[i], take_block(i));
   }
   __device__ __forceinline__ void end_segment(PassShared& shared, int query) {
 #pragma unroll
@@ -176,31 +151,40 @@ class Collector {
   }
   // Leaves sums and number of entries for the kernel that finishes the queries. Lists are read two entries at
   // a time: one of odd length gets another entry, which nobody looks at.
-  __device__ __forceinline__ void close(const PassShared& shared, int query, int number,
-                                        const ListSpace& space, RowPassed* passed) const {
+  __device__ __forceinline__ void close(const PassShared& shared, int query, uint2* lists, int list,
+                                        RowPassed* passed) const {
+    const int lane = static_cast<int>(threadIdx.x % 4);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = query + 8 * i;
-      const std::uint32_t begin = space.begin(at, number);
-      uint2* const own = space.base + begin;
-      int count = static_cast<int>(next_[i] - begin);
+      uint2* const own = lists + (at * kLists + lane) * list;
+      int count =
+          static_cast<int>(next_[i] - static_cast<std::uint32_t>(begin_of(query, i, lists, list))) / 8;
       asm volatile("" ::: "memory");  // append()'s stores, read by the thread that made them
       while (count > 0 && static_cast<int>(own[count - 1].y) > last_[i]) --count;
       if (count % 2 != 0) own[count] = make_uint2(0, 0);
-      passed[at].count[number] = next_[i] > space.full(at, number) ? -1 : count;
-      passed[at].last[number] = stop_[i];
-      if (number == 0) passed[at].sum = shared.sums[at][0], passed[at].square = shared.sums[at][1];
+      passed[at].count[lane] = next_[i] > full_of(begin_of(query, i, lists, list), list) ? -1 : count;
+      passed[at].last[lane] = stop_[i];
+      if (lane == 0) passed[at].sum = shared.sums[at][0], passed[at].square = shared.sums[at][1];
     }
   }
 
  private:
   // A bound that no score reaches, infinity included.
   static __device__ __forceinline__ float never() { return __int_as_float(0x7fffffff); }
+  static __device__ __forceinline__ std::uint64_t begin_of(int query, int i, uint2* lists, int list) {
+    return __cvta_generic_to_global(lists + ((query + 8 * i) * kLists + threadIdx.x % 4) * list);
+  }
+
+  // From there on there is no room for another tile.
+  static __device__ __forceinline__ std::uint32_t full_of(std::uint64_t begin, int list) {
+    return static_cast<std::uint32_t>(begin) + 8 * static_cast<std::uint32_t>(list - kReserveStep);
+  }
 
   ScoreSums<float> block_[2], segment_[2];
   float low_[2], shift_[2];
   int last_[2], stop_[2];
-  std::uint32_t next_[2], full_[2];  // entries; from full_ on check_room() does something
+  std::uint32_t next_[2], full_[2], upper_;  // addresses; from full_ on end_tile() does something
 };
 
 // The tile whose slot has this number; the last tiles, which see the most keys, come first.
@@ -208,21 +192,19 @@ __device__ __forceinline__ QueryTile tile_of(const LongArgs& a, int slot) {
   return find_tile(a.in.sequences, a.first_tile + a.tiles - 1 - slot);
 }
 
-// A slot of the scratch, and the lists there.
+// A slot of the scratch; the spare one where it would cross a multiple of 4 GB, or end at one: a full list
+// ends where the slot does (see append).
 __device__ __forceinline__ char* slot_of(const LongArgs& a, int number) {
-  return a.slots + number * a.slot_bytes;
-}
-__device__ __forceinline__ ListSpace lists_of(const LongArgs& a, int number) {
-  return {reinterpret_cast<uint2*>(slot_of(a, number)), a.lists, a.list};
+  char* const slot = a.slots + number * a.slot_bytes;
+  const auto upper = [](const char* p) { return __cvta_generic_to_global(p) >> 32; };
+  return upper(slot) == upper(slot + a.slot_bytes) ? slot : a.slots + a.tiles * a.slot_bytes;
 }
 
 // Keys that are sampled for a tile. The last may lie beyond those that the tile sees; none where the lists
 // hold everything and no bound is needed.
 __device__ __forceinline__ int samples_of(const LongArgs& a, const QueryTile& tile) {
   const int visible = tile.position + tile.count;
-  const int groups = a.lists / kLaneLists;  // of warps, which take turns at tiles of keys
-  const int tiles = ((visible + kTileKeys - 1) / kTileKeys + groups - 1) / groups;
-  const bool all = (tiles + 1) * kReserveStep <= a.list;
+  const bool all = ((visible + kTileKeys - 1) / kTileKeys + 1) * (kTileKeys / kLists) <= a.list;
   return tile.count == 0 || all ? 0 : ((visible - 1) >> a.shift) + 1;
 }
 
@@ -240,7 +222,7 @@ __device__ __forceinline__ void store_sampled(float* scores, long long stride, i
   }
 }
 
-static_assert(kReserveStep == kTileKeys / kLaneLists);
+static_assert(kReserveStep == kTileKeys / kLists);
 
 constexpr int kPassBlocks = 3;  // of a multiprocessor, that run at a time
 constexpr int kHopperPassBlocks = 2;

@@ -11,7 +11,7 @@ extern template void launch_long_type<__half>(const LongArgs&, ScoreType, std::s
 namespace {
 
 // Scratch of all tiles under way: what is aimed at, by a denser sample of the keys if need be, and the most.
-constexpr std::int64_t kScratchBytes = 760'000'000;
+constexpr std::int64_t kScratchBytes = 735'000'000;
 constexpr std::int64_t kMaxScratchBytes = 1'090'000'000;
 
 struct SharedSizes {
@@ -56,7 +56,6 @@ LongPlan plan_long(const ScoreInput& in, const Budget& budget, int tiles, const 
       static_cast<double>(adaptive ? budget.max : std::clamp(budget.base, budget.min, budget.max));
   LongPlan best;
   const int longest = in.sequences.longest_keys;
-  best.lists = hopper_pass(facts_of(in, device)) ? kMaxLists : kLaneLists;
   if (most * 4 > longest) return best;
   const int wanted = tiles_at_once(in, tiles, device);
   int sparsest = 0;
@@ -69,16 +68,15 @@ LongPlan plan_long(const ScoreInput& in, const Budget& budget, int tiles, const 
       const double rank = most / stride;
       const double reached = rank + kSampleMargin * std::sqrt(rank) + 3;
       const double total = stride * (reached + 3.5 * std::sqrt(reached));
-      LongPlan plan = best;
+      LongPlan plan;
       plan.shift = shift;
       plan.samples = ((longest >> shift) / kTileKeys + 1) * kTileKeys;
-      const double share = total / plan.lists;
-      plan.list = static_cast<int>((share + 4 * std::sqrt(share) + 32) / 32 + 1) * 32;
-      plan.slot_bytes = std::max<long long>(
-          {static_cast<long long>(kTileQueries) * plan.lists * plan.list * 8,
-           static_cast<long long>(kTileQueries) * plan.samples * 4, (longest + 64ll) * 4});
+      plan.list = static_cast<int>((total / kLists + 4 * std::sqrt(total / kLists) + 32) / 32 + 1) * 32;
+      plan.slot_bytes = std::max<long long>({static_cast<long long>(kTileQueries) * kLists * plan.list * 8,
+                                             static_cast<long long>(kTileQueries) * plan.samples * 4,
+                                             (longest + 64ll) * 4});
       plan.slot_bytes = (plan.slot_bytes + 255) / 256 * 256;
-      plan.at_once = static_cast<int>(std::min<std::int64_t>(wanted, limit / plan.slot_bytes));
+      plan.at_once = static_cast<int>(std::min<std::int64_t>(wanted, limit / plan.slot_bytes - 1));
       if (plan.at_once == wanted) return plan;
       if (plan.at_once > best.at_once) best = plan;
     }
@@ -92,10 +90,9 @@ void launch_long(const ScoreInput& in, ScoreType type, const Budget& budget, con
   const std::size_t at_once = static_cast<std::size_t>(plan.at_once);
   LongArgs args = {};
   args.in = in, args.budget = budget, args.out = out;
-  args.slots = context.workspace->array<char>(at_once * plan.slot_bytes);
+  args.slots = context.workspace->array<char>((at_once + 1) * plan.slot_bytes);
   args.slot_bytes = plan.slot_bytes;
-  args.shift = plan.shift, args.samples = plan.samples, args.tiles = tiles;
-  args.lists = plan.lists, args.list = plan.list;
+  args.shift = plan.shift, args.samples = plan.samples, args.list = plan.list, args.tiles = tiles;
   args.ring_bytes = sizes.ring, args.query_in_shared = sizes.query_in_shared;
   const std::size_t queries = static_cast<std::size_t>(in.sequences.total_queries);
   args.bounds = context.workspace->array<Bound>(queries);

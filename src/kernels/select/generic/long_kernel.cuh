@@ -102,7 +102,7 @@ __global__ __launch_bounds__(kThreads, kPassBlocks) void pass_kernel(const __gri
   const bool idle = first >= tile.count;
   const int query = first + lane / 4;
   const int key_tiles = (visible + kTileKeys - 1) / kTileKeys;
-  const ListSpace space = lists_of(args, slot);
+  uint2* const lists = reinterpret_cast<uint2*>(slot_of(args, slot));
   const Scorer<T, form, kHeads, kSteps> scorer(in, tile, first, work.query_memory());
   float at_zero[2][4];
   scorer.score(
@@ -112,30 +112,29 @@ __global__ __launch_bounds__(kThreads, kPassBlocks) void pass_kernel(const __gri
         b[1] = b[3] = load_pair(work.keys, 16 * s + 2 * (lane % 4) + 8, in.head_size, false);
       },
       at_zero);
-  Collector collector(tile, query, lane % 4, space);
+  Collector collector(tile, query, lists, args.list);
   collector.start(tile, query, args.bounds, at_zero[0][0], at_zero[0][2]);
   const int whole = (tile.position + first + 1) / kTileKeys;  // tiles that all queries of the warp see
-  for_key_tiles<T, kSteps>(
-      in, work.keys, memory, 0, key_tiles, visible, [&](int key_tile, const char* stage) {
-        if (idle) return;
-        const int s = key_tile * kTileKeys;
-        if (key_tile < whole) {
-          work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
-            collector.template groups<false, 0, 2>(s + g * kGroupKeys, space.base, score);
-          });
-        } else {
-          work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
-            collector.template groups<true, 0, 2>(s + g * kGroupKeys, space.base, score);
-          });
-        }
-        collector.add_block();
-        collector.check_room(s, query, lane % 4, space);
-        if ((s + kTileKeys) % kMomentSegment == 0) collector.end_segment(shared, query);
-      });
+  for_key_tiles<T, kSteps>(in, work.keys, memory, 0, key_tiles, visible,
+                           [&](int key_tile, const char* stage) {
+                             if (idle) return;
+                             const int s = key_tile * kTileKeys;
+                             if (key_tile < whole) {
+                               work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
+                                 collector.template groups<false, 0, 2>(s + g * kGroupKeys, score);
+                               });
+                             } else {
+                               work.score_tile(scorer, stage, [&](int g, const float(&score)[2][4]) {
+                                 collector.template groups<true, 0, 2>(s + g * kGroupKeys, score);
+                               });
+                             }
+                             collector.end_tile(s, query, lists, args.list);
+                             if ((s + kTileKeys) % kMomentSegment == 0) collector.end_segment(shared, query);
+                           });
   if (idle) return;
   if (key_tiles * kTileKeys % kMomentSegment != 0) collector.end_segment(shared, query);
   __syncwarp();
-  collector.close(shared, query, lane % 4, space, args.passed + slot * kTileQueries);
+  collector.close(shared, query, lists, args.list, args.passed + slot * kTileQueries);
 }
 
 // One query from its stored scores; by all warps of a block.

@@ -26,8 +26,7 @@ struct PanelCopy {
   static constexpr int kChunks = kSize / 8, kRowsAtOnce = kThreads / kChunks;
   static constexpr int kTimes = kTileKeys / kRowsAtOnce;
 
-  const int row = static_cast<int>(threadIdx.x) % kThreads / kChunks;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
 
   // Where copy i goes, in bytes from the panel's begin: the swizzle repeats after eight rows.
   __device__ __forceinline__ std::uint32_t to(int i) const {
