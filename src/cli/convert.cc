@@ -189,8 +189,9 @@ nn::ModelConfig converted_config(const ConvertCommand& options, const std::strin
   checking_option(listed ? "--index-layers" : "--index-every", [&] {
     nn::set_index_layers(config, listed ? nn::layers_by_text(options.index_layers)
                                         : nn::every_nth_layer(config.layers, options.index_every));
-    config.validate();
+    nn::validate_index_layers(config);
   });
+  config.validate();
   return config;
 }
 
@@ -409,12 +410,9 @@ int convert(const ConvertCommand& options) {
   if (grouping) {
     grouping->print(how.config, std::cout);
   } else if (options.index_every > 0 && stored.attention.sparse) {
-    std::cout
-        << "Every " << options.index_every
-        << (options.index_every == 2   ? "nd"
-            : options.index_every == 3 ? "rd"
-                                       : "th")
-        << " layer kept its indexer. Nothing was measured: --data DATASET chooses by how far layers agree.\n";
+    std::cout << concat("One of ", options.index_every,
+                        " layers kept its indexer. Nothing was measured: --data DATASET chooses by how far "
+                        "layers agree.\n");
   }
   return 0;
 }

@@ -11,23 +11,21 @@
 
 #include "cli/checks.h"
 #include "cli/commands.h"
+#include "cli/eval_memory.h"
 #include "cli/eval_tables.h"
 #include "cli/interrupt.h"
 #include "cli/model_options.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/file.h"
-#include "core/memory.h"
 #include "core/usage_error.h"
 #include "eval/charts.h"
 #include "eval/evaluate.h"
 #include "eval/report_json.h"
 #include "model/cost.h"
-#include "model/weight_files.h"
 #include "nn/device.h"
 #include "nn/model_io.h"
 #include "nn/torch.h"
-#include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
 #include "torch/threads.h"
 
@@ -106,17 +104,6 @@ std::optional<DType> chosen_dtype(const EvalCommand& options, const torch::Devic
   }
   if (options.dtype == "auto") return device.is_cuda() ? std::optional(DType::bf16) : std::nullopt;
   return options.dtype == "float32" ? DType::f32 : options.dtype == "bfloat16" ? DType::bf16 : DType::f16;
-}
-
-// Of the matrices in a folder, as far as their size goes.
-DType stored_dtype(const std::string& folder) {
-  const nn::WeightFiles files(folder);
-  for (const auto& [name, source] : files.tensors()) {
-    if (source.tensor->shape.size() != 2) continue;
-    const StoredType type = source.tensor->type;
-    return type == StoredType::bf16 || type == StoredType::f16 ? DType::bf16 : DType::f32;
-  }
-  return DType::f32;
 }
 
 std::unique_ptr<Documents> open_documents(const EvalCommand& options) {
@@ -200,11 +187,23 @@ Report evaluate_at(std::int64_t length, const EvalCommand& options, nn::Model& m
   return evaluate(model, documents, how);
 }
 
+// Pairs of layers for which no query counts have NaN for their mean over nothing.
+bool is_finite(const Agreement& agreement) {
+  for (std::size_t a = 0; a < agreement.queries.size(); ++a) {
+    for (std::size_t b = 0; b < agreement.queries.size(); ++b) {
+      const double selections = agreement.selections[a][b], oracles = agreement.oracles[a][b];
+      if (agreement.queries[a][b] > 0 && !std::isfinite(selections + oracles)) return false;
+    }
+  }
+  return true;
+}
+
 // A library's caller sees NaN in the figures; a program that prints them has to fail.
 void check_finite(const Report& report) {
   if ((!report.perplexity || std::isfinite(report.perplexity->nats)) &&
       (!report.sinks || std::isfinite(report.sinks->largest())) &&
-      (!report.selection || std::isfinite(report.selection->kept_mass_mean()))) {
+      (!report.selection || std::isfinite(report.selection->kept_mass_mean())) &&
+      (!report.agreement || is_finite(*report.agreement))) {
     return;
   }
   throw Error(
@@ -216,33 +215,14 @@ void check_finite(const Report& report) {
 // Refuses what cannot fit, before the weights are read.
 void check_memory(const EvalCommand& options, const nn::ModelConfig& config, const Documents& documents,
                   const std::vector<std::int64_t>& lengths) {
+  EvaluateOptions how = evaluate_options(options, config);
+  how.windows.length = lengths.back();
   const torch::Device device = nn::device_by_name(options.device);
-  const auto room = binding::device_memory_room(device);
-  if (!room) return;
-  const DType dtype = chosen_dtype(options, device).value_or(stored_dtype(options.model.folder));
-  // A window is no longer than its document; windows are read together as --batch-tokens has room for them.
-  std::int64_t longest = 1, all = 0;
-  for (std::int64_t i = 0; i < documents.count(); ++i) {
-    longest = std::max(longest, documents.size(i));
-    all += documents.size(i);
-  }
-  const std::int64_t length = std::min(lengths.back(), longest);
-  const std::int64_t tokens = std::max(length, std::min(options.batch_tokens, 2 * all) / length * length);
-  const nn::MemoryNeed need = nn::forward_memory(config, tokens, length, dtype);
-  const double left = static_cast<double>(room->bytes) - need.state;
-  if (need.activations <= left) return;
-  const auto fitting = static_cast<std::int64_t>(left / (need.activations / static_cast<double>(tokens)));
-  std::string advice = "the weights alone do not fit: --dtype bfloat16 halves those of 32 bits";
-  if (fitting >= length) {
-    advice = concat("--batch-tokens ", fitting, " would fit");
-  } else if (fitting > 0) {
-    advice = concat("--length ", fitting, " --batch-tokens ", fitting, " would fit");
-  }
-  throw Error(concat("evaluation needs about ", format_bytes(static_cast<std::int64_t>(need.total())),
-                     " of memory (", format_bytes(static_cast<std::int64_t>(need.state)),
-                     " for the weights, ", format_bytes(static_cast<std::int64_t>(need.activations)), " for ",
-                     grouped(tokens), " tokens at a time), and ", room->bound, " has ",
-                     format_bytes(room->bytes), " left; ", advice));
+  check_eval_memory({.folder = options.model.folder,
+                     .config = config,
+                     .dtype = chosen_dtype(options, device),
+                     .device = device},
+                    documents, how);
 }
 
 struct Subject {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/checks.h"
+#include "cli/eval_memory.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "data/dataset.h"
@@ -57,6 +58,9 @@ eval::Report Grouping::measure(const std::filesystem::path& folder, const char* 
   eval::EvaluateOptions options{
       .perplexity = false, .selection = true, .oracle = false, .agreement = agreement};
   options.windows = {.length = length_, .predictions = tokens_};
+  check_eval_memory(
+      {.folder = folder, .config = nn::load_config(folder), .dtype = how.dtype, .device = device},
+      *documents_, options, "a shorter --length takes less, and without --data nothing is measured");
   Progress progress(what, eval::WindowReader(*documents_, options.windows).predictions());
   options.progress = [&](std::int64_t done, std::int64_t total) {
     go_on_();
@@ -68,9 +72,13 @@ eval::Report Grouping::measure(const std::filesystem::path& folder, const char* 
 
 std::vector<std::int64_t> Grouping::choose(std::int64_t leaders) const {
   const eval::LayerPairs& found = before_.agreement->selections;
-  if (!std::isfinite(found.front().front())) {
-    throw Error(concat("--data: expected windows in which queries leave keys out, got none in windows of ",
-                       length_, " tokens (--length)"));
+  for (std::size_t a = 0; a < found.size(); ++a) {
+    for (std::size_t b = a; b < found.size(); ++b) {  // the same queries count for both orders
+      if (before_.agreement->queries[a][b] > 0) continue;
+      throw Error(concat("--length: expected windows in which queries leave keys out, got none at which ",
+                         a == b ? concat("layer ", a, " does") : concat("layers ", a, " and ", b, " both do"),
+                         " in windows of ", length_, " tokens of --data"));
+    }
   }
   return eval::choose_leaders(found, leaders);
 }

@@ -133,8 +133,10 @@ void apply_options(ModelConfig& config, const ModelOptions& options) {
   if (options.index_every) {
     set_index_layers(config, every_nth_layer(config.layers, *options.index_every));
   } else if (!options.index_layers.empty()) {
-    checking_option("--index-layers",
-                    [&] { set_index_layers(config, layers_by_text(options.index_layers)); });
+    checking_option("--index-layers", [&] {
+      set_index_layers(config, layers_by_text(options.index_layers));
+      validate_index_layers(config);
+    });
   }
   a.dense_below = options.dense_below.value_or(a.dense_below);
   config.vocab_size = options.vocab_size.value_or(config.vocab_size);

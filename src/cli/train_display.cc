@@ -91,6 +91,7 @@ void TrainDisplay::open(train::Trainer& trainer) {
   terminal_ = is_terminal(STDOUT_FILENO);
   config_ = trainer.config();
   device_ = trainer.device();
+  model_layers_ = trainer.model()->config().layers;
   const std::filesystem::path folder = config_.output.folder;
   log_.emplace(folder / "metrics.jsonl", trainer.step());
   // gsa train has shown these with the run's introduction.
@@ -194,7 +195,7 @@ void TrainDisplay::record(const StepReport& report) {
     json["kl"] = report.kl;
     scalars.emplace_back("train/kl", mean_of_layers(report.kl));
     // Where some layers share a selection, which layer each number is of.
-    if (report.kl_layers.back() + 1 != std::ssize(report.kl)) json["kl_layers"] = report.kl_layers;
+    if (std::ssize(report.kl) < model_layers_) json["kl_layers"] = report.kl_layers;
     for (std::size_t i = 0; i < report.kl.size(); ++i) {
       scalars.emplace_back(layer_tag("kl", static_cast<std::size_t>(report.kl_layers[i])), report.kl[i]);
     }

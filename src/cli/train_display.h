@@ -33,6 +33,7 @@ class TrainDisplay {
   bool terminal_ = false, live_ = false, unread_ = false;
   train::TrainConfig config_;
   torch::Device device_ = torch::kCPU;
+  std::int64_t model_layers_ = 0;
   std::optional<train::MetricsLog> log_;
   std::optional<train::TensorBoard> board_;
   nn::Phase phase_ = nn::Phase::dense;

@@ -48,6 +48,14 @@ double Agreement::neighbours_mean(const LayerPairs& pairs) {
   return pairs.size() > 1 ? sum / static_cast<double>(pairs.size() - 1) : kNoAgreement;
 }
 
+double agreement_bytes(std::int64_t layers, std::int64_t tokens, std::int64_t length,
+                       const AgreementOptions& options) {
+  const std::int64_t queries = options.queries == 0 ? length : std::min(options.queries, length);
+  const double of_query = 2 * static_cast<double>((length + 7) / 8);  // selected and oracle
+  return static_cast<double>(layers) * static_cast<double>(tokens) / static_cast<double>(length) *
+         static_cast<double>(queries) * of_query;
+}
+
 AgreementMeter::AgreementMeter(std::int64_t layers, const AgreementOptions& options)
     : layers_(layers), options_(options), batch_(static_cast<std::size_t>(layers)) {
   if (options.queries < 0)

@@ -32,6 +32,10 @@ struct AgreementOptions {
   std::int64_t chunk_bytes = 256ll << 20;  // about what exists at a time beside the sets
 };
 
+// Bytes of the sets of a batch of `tokens` in sequences of `length`.
+double agreement_bytes(std::int64_t layers, std::int64_t tokens, std::int64_t length,
+                       const AgreementOptions& options = {});
+
 // Adds up over any number of forward passes, whose layers come in order.
 class AgreementMeter {
  public:

@@ -145,7 +145,8 @@ class Engine::Impl {
     return network_.weights().selects && length >= config.attention.dense_below;
   }
   // Whether the budget is enough for all that a query of a sequence of this length sees, whatever the scores: dense
-  // kernels then give the same result and do not score.
+  // kernels then give the same result and do not score. Of prefill: a step of decoding is one batch, and what it does
+  // with a text may not depend on the others.
   bool takes_every_key(std::int64_t length) const {
     const nn::BudgetConfig& budget = network_.weights().config.attention.budget;
     return length <= (budget.mode == BudgetMode::fixed ? budget.base : budget.min);
@@ -364,20 +365,16 @@ Tensor Engine::Impl::decode(std::span<const Step> steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     kinds[runs_sparse(steps[i].sequence->length() + 1) ? 1 : 0].push_back(i);
   }
-  // On the CPU the same bits either way, so that a batch may decide as one. On a GPU they are not, and a batch of both
-  // kinds would be two steps.
-  const auto takes_all = [&](std::size_t i) { return takes_every_key(steps[i].sequence->length() + 1); };
-  const bool scores = options_.device.is_cuda() || !std::ranges::all_of(kinds[1], takes_all);
   Tensor logits;
   if (kinds[0].empty() || kinds[1].empty()) {
     const bool sparse = kinds[0].empty();
     const std::int64_t vocab = network_.weights().config.vocab_size;
     logits = steps.empty() ? torch::empty({0, vocab}, torch::dtype(at::kFloat).device(options_.device))
-                           : decode_alike(steps, kinds[sparse ? 1 : 0], sparse && scores);
+                           : decode_alike(steps, kinds[sparse ? 1 : 0], sparse);
   } else {
     // dense_below parts the batch: two steps, and the rows back in their places.
     const Tensor dense = decode_alike(steps, kinds[0], false).clone();
-    const Tensor both = at::cat({dense, decode_alike(steps, kinds[1], scores)});
+    const Tensor both = at::cat({dense, decode_alike(steps, kinds[1], true)});
     std::vector<std::int64_t> order(steps.size());
     std::int64_t row = 0;
     for (const auto& kind : kinds) {

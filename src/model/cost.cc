@@ -69,9 +69,11 @@ std::vector<std::int64_t> selection_groups(const ModelConfig& config) {
   return groups;
 }
 
-// Of the mask that a layer keeps for a token, its own and that of the layers that share it.
+// Of the mask that a layer keeps for a token, its own and that of the layers that share it. There is none where
+// sequences run dense.
 std::int64_t mask_bytes(const ModelConfig& config, std::int64_t group, std::int64_t length, DType dtype) {
   const AttentionConfig& a = config.attention;
+  if (length < a.dense_below) return 0;
   const std::int64_t words = mask_words(length);
   const std::int64_t query_bytes = a.heads * a.head_size * static_cast<std::int64_t>(size_of(dtype));
   return mask_is_affordable(words, query_bytes * group) ? 4 * words : 0;
@@ -253,11 +255,12 @@ MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOption
           .activations = as_real(options.tokens) * (size * (kept + layer + 2 * d) + masks)};
 }
 
-MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, std::int64_t length, DType dtype) {
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, std::int64_t length, DType dtype,
+                          Phase phase) {
   const double size = static_cast<double>(size_of(dtype));
   std::int64_t mask = 0;  // that a layer keeps for its followers
   for (const std::int64_t group : selection_groups(config)) {
-    if (group > 1) mask = std::max(mask, mask_bytes(config, group, length, dtype));
+    if (group > 1 && phase == Phase::sparse) mask = std::max(mask, mask_bytes(config, group, length, dtype));
   }
   const double numbers = as_real(layer_numbers(config) + config.attention.d_model);
   return {.state = as_real(count_model(config).total()) * size,

@@ -102,8 +102,10 @@ struct TrainingMemoryOptions {
 MemoryNeed training_memory(const ModelConfig& config, const TrainingMemoryOptions& options);
 
 // A forward pass without gradients over sequences of `length`, `tokens` of them together; weights of `dtype`
-// included. Where layers share a selection, its mask is there until the last of them has read it.
-MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, std::int64_t length, DType dtype);
+// included. Where layers share a selection, its mask is there until the last of them has read it (in the sparse
+// phase, from dense_below on).
+MemoryNeed forward_memory(const ModelConfig& config, std::int64_t tokens, std::int64_t length, DType dtype,
+                          Phase phase = Phase::sparse);
 
 // Pairs of a query and a key it reads, in a sequence of `length`: all visible ones, or at most k for each
 // query.

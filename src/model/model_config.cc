@@ -96,19 +96,6 @@ struct Preset {
 constexpr Preset kPresets[] = {
     {"tiny", tiny}, {"small", small}, {"paper-1.7b", paper}, {"llama-7b-class", seven}};
 
-void validate_index_layers(const ModelConfig& config) {
-  const std::vector<std::int64_t>& list = config.index_layers;
-  if (list.empty()) return;
-  require_model(config.attention.sparse, "index_layers", "none where attention is dense", layers_text(list));
-  bool good = list.front() == 0 && list.back() < config.layers;
-  for (std::size_t i = 1; i < list.size(); ++i) good = good && list[i - 1] < list[i];
-  require_model(good, "index_layers",
-                concat("layers in 0 .. ", config.layers - 1,
-                       ", ascending, each once, the first 0 (a layer shares "
-                       "the selection of one before it)"),
-                layers_text(list));
-}
-
 }  // namespace
 
 const std::vector<std::string>& system_names() {
@@ -213,6 +200,10 @@ std::string layers_text(const std::vector<std::int64_t>& layers) {
   return text;
 }
 
+std::string shown_index_layers(const std::vector<std::int64_t>& index_layers) {
+  return index_layers.empty() ? "every layer" : concat("layers ", layers_text(index_layers));
+}
+
 std::vector<std::int64_t> layers_by_text(std::string_view text) {
   std::vector<std::int64_t> layers;
   for (std::string_view rest = text; !rest.empty();) {
@@ -236,6 +227,22 @@ void set_index_layers(ModelConfig& config, std::vector<std::int64_t> index_layer
   std::vector<std::int64_t> all(static_cast<std::size_t>(std::max<std::int64_t>(config.layers, 0)));
   std::iota(all.begin(), all.end(), 0);
   config.index_layers = index_layers == all ? std::vector<std::int64_t>() : std::move(index_layers);
+}
+
+void validate_index_layers(const ModelConfig& config) {
+  const std::vector<std::int64_t>& list = config.index_layers;
+  if (list.empty()) return;
+  require_model(config.attention.sparse, "index_layers", "none where attention is dense", layers_text(list));
+  bool good = list.front() == 0 && list.back() < config.layers;
+  for (std::size_t i = 1; i < list.size(); ++i) good = good && list[i - 1] < list[i];
+  require_model(good, "index_layers",
+                concat("layers in 0 .. ", config.layers - 1,
+                       ", ascending, each once, the first 0 (a layer shares "
+                       "the selection of one before it)"),
+                layers_text(list));
+  require_model(std::ssize(list) < config.layers, "index_layers",
+                "an empty list where every layer has an indexer (set_index_layers makes it one)",
+                layers_text(list));
 }
 
 bool ModelConfig::has_indexer(std::int64_t layer) const {

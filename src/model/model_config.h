@@ -45,7 +45,8 @@ struct ModelConfig {
   AttentionConfig attention;
 
   // Layers that have an indexer, ascending, the first is 0: each selects for itself and for the layers after
-  // it that have none. Empty: every layer has one, or the model is dense.
+  // it that have none. Empty: every layer has one (a list of them all is refused, so that equal models compare
+  // equal), or the model is dense.
   std::vector<std::int64_t> index_layers;
 
   // Projections that write into the residual stream (o_proj, down_proj) start smaller, by sqrt(2 layers).
@@ -89,6 +90,10 @@ std::vector<std::int64_t> layers_by_text(std::string_view text);
 
 // Sets index_layers; a list of every layer becomes the empty one.
 void set_index_layers(ModelConfig& config, std::vector<std::int64_t> index_layers);
+// What validate() says of index_layers, alone.
+void validate_index_layers(const ModelConfig& config);
+// Which layers have an indexer, for people: layers_text, or "every layer".
+std::string shown_index_layers(const std::vector<std::int64_t>& index_layers);
 
 // Which system a configuration is; absent for an ablation that is none of the four.
 std::optional<System> system_of(const AttentionConfig& config);

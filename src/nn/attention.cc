@@ -282,6 +282,11 @@ GatedSparseAttentionImpl::GatedSparseAttentionImpl(const AttentionConfig& config
 Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) const {
   const Phase phase = options.phase.value_or(config_.sparse ? Phase::sparse : Phase::dense);
   name_of(phase);  // refuses what is no phase
+  check_options(options, phase);
+  return phase;
+}
+
+void GatedSparseAttentionImpl::check_options(const ForwardOptions& options, Phase phase) const {
   if (phase != Phase::dense && !config_.sparse) {
     bad_argument(kAttentionOp, "phase", "dense for a layer without an indexer", name_of(phase));
   }
@@ -300,19 +305,20 @@ Phase GatedSparseAttentionImpl::checked_phase(const ForwardOptions& options) con
     bad_argument(kAttentionOp, "kl_sample", "none beside kl_support selected, whose loss is of every query",
                  concat("a share of ", options.kl_sample->share));
   }
-  return phase;
 }
 
 void GatedSparseAttentionImpl::check_shared(const SharedSelection& shared, const SequencePlan& plan) const {
   const auto tokens = shared.inputs.q.size(0);
-  bool fits = tokens == plan.tokens && shared.groups.size() == plan.groups.size();
+  const bool same_sequences = shared.starts.equal(plan.starts);
+  bool fits = same_sequences && tokens == plan.tokens && shared.groups.size() == plan.groups.size();
   for (std::size_t g = 0; fits && g < plan.groups.size(); ++g) {
     fits = shared.groups[g].k_t.defined() == plan.groups[g].sparse;
   }
   if (!fits) {
     bad_argument(kAttentionOp, "shared",
                  concat("a selection for these sequences, of ", plan.tokens, " tokens, in this phase"),
-                 concat("one of ", tokens, " tokens in ", shared.groups.size(), " groups"));
+                 concat("one of ", tokens, " tokens in ", shared.groups.size(), " groups",
+                        same_sequences ? "" : ", of other sequences"));
   }
 }
 
@@ -359,6 +365,7 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
                                                 const SequencePlan& plan) {
   check_input(h, options.cu_seqlens.has_value());
   const Phase phase = plan.phase;
+  check_options(options, phase);
   const std::int64_t tokens = plan.tokens, size = config_.head_size;
   AttentionStats stats;
 
@@ -387,7 +394,7 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
                                             indexer->budget(options.mean_variance)};
     if (options.followers > 0) {
       for_followers = std::make_shared<SharedSelection>(
-          SharedSelection{asked.inputs, asked.temperature, asked.budget, {}});
+          SharedSelection{asked.inputs, asked.temperature, asked.budget, {}, plan.starts});
       for_followers->inputs.bias = indexer->bias_as(asked.inputs.w.scalar_type());
     }
     inputs.asked = summed_by_layer(std::move(asked));
@@ -406,6 +413,7 @@ ForwardResult GatedSparseAttentionImpl::forward(const Tensor& h, const ForwardOp
       for_followers->groups.push_back(results.back().selection);
       for_followers->groups.back().variance = Tensor();  // the running mean is this layer's affair
     }
+    results.back().selection = {};  // its mask is large
   }
 
   // With long sequences they are too large to keep for nothing.

@@ -120,6 +120,7 @@ class GatedSparseAttentionImpl : public torch::nn::Module {
 
  private:
   Phase checked_phase(const ForwardOptions& options) const;
+  void check_options(const ForwardOptions& options, Phase phase) const;
   void check_shared(const SharedSelection& shared, const SequencePlan& plan) const;
   void check_input(const at::Tensor& h, bool packed) const;
   // x [T, d_model] -> queries, keys and values before RoPE, side by side.

@@ -40,8 +40,10 @@ void require_same_sizes(const ModelConfig& wanted, const ModelConfig& stored) {
   same("qkv_bias", wanted.attention.qkv_bias, stored.attention.qkv_bias);
   same("qk_norm", wanted.attention.qk_norm, stored.attention.qk_norm);
   if (wanted.attention.sparse && stored.attention.sparse && wanted.index_layers != stored.index_layers) {
-    bad_argument(kLoadOp, "config", "the folder's index_layers (gsa convert leaves indexers behind)",
-                 "others");
+    bad_argument(kLoadOp, "config",
+                 concat("the folder's index_layers (", shown_index_layers(stored.index_layers),
+                        "; gsa convert leaves indexers behind)"),
+                 shown_index_layers(wanted.index_layers));
   }
 }
 

@@ -19,8 +19,9 @@ struct SharedSelection {
   // One a group of the plan; nothing is defined where the group is dense, nor the mask where it would take
   // more memory than it is worth: selecting once more from `inputs` gives the same.
   std::vector<ops::Selection> groups;
+  at::Tensor starts;  // the plan's: of which sequences it is
 
-  // Every tensor that there is but the budget's, in one order.
+  // Every tensor that there is but the budget's and the starts, in one order.
   template <typename Visitor>
   void visit(const Visitor& visitor) {
     const auto each = [&](at::Tensor& tensor) {

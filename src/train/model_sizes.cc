@@ -85,10 +85,6 @@ void apply_indexer_sizes(const TrainConfig& options, nn::AttentionConfig& attent
   free("model.dense_below", m.dense_below >= 0, m.dense_below, attention.dense_below);
 }
 
-std::string shown_layers(const nn::ModelConfig& config) {
-  return config.index_layers.empty() ? "every layer" : nn::layers_text(config.index_layers);
-}
-
 // Which layers have an indexer. What a folder has may be repeated; gsa convert leaves indexers behind.
 void apply_index_layers(const TrainConfig& options, nn::ModelConfig& config, const std::string& owner) {
   const auto& m = options.model;
@@ -101,9 +97,9 @@ void apply_index_layers(const TrainConfig& options, nn::ModelConfig& config, con
   });
   if (!owner.empty() && asked.index_layers != config.index_layers) {
     refuse_size(key,
-                concat("indexers where ", owner, " has them (", shown_layers(config),
+                concat("indexers where ", owner, " has them (", nn::shown_index_layers(config.index_layers),
                        "; gsa convert --index-every leaves some behind)"),
-                shown_layers(asked));
+                nn::shown_index_layers(asked.index_layers));
   }
   config.index_layers = asked.index_layers;
 }
@@ -194,10 +190,10 @@ std::string conversion_note(const TrainConfig& options, const nn::ModelConfig& c
   const nn::BudgetConfig& budget = config.attention.budget;
   const nn::IndexerConfig& indexer = config.attention.indexer;
   const char* const why = options.model.k_base > 0 ? "as model.k_base says" : "an eighth of data.length";
-  const std::string where =
-      config.index_layers.empty()
-          ? ""
-          : concat(" in ", config.indexers(), " of ", config.layers, " layers (", shown_layers(config), ")");
+  const std::string where = config.index_layers.empty()
+                                ? ""
+                                : concat(" in ", config.indexers(), " of ", config.layers, " layers (",
+                                         nn::layers_text(config.index_layers), ")");
   return concat("the model gets an indexer", where, " of ", indexer.heads, " heads of ", indexer.head_size,
                 " and ", nn::name_of(budget.mode), " budgets of k_base ", budget.base, " (", why, "), k_min ",
                 budget.min, ", k_max ", budget.max);

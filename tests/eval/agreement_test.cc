@@ -187,6 +187,13 @@ TEST(Agreement, OfAGroupIsOneInItsSelections) {
   EXPECT_NE(layers[0].kept_mass, layers[1].kept_mass);
 }
 
+// A bit a key, layer, query and kind of set.
+TEST(Agreement, MemoryOfTheSets) {
+  EXPECT_EQ(agreement_bytes(3, 128, 64, {.queries = 16}), 3 * 2 * 16 * 2 * 8);
+  EXPECT_EQ(agreement_bytes(3, 128, 64, {.queries = 0}), 3 * 2 * 64 * 2 * 8);
+  EXPECT_EQ(agreement_bytes(3, 65, 65, {.queries = 100}), 3 * 65 * 2 * 9);
+}
+
 TEST(ChooseLeaders, FindsTheBestOfAllGroups) {
   torch::manual_seed(5);
   constexpr std::int64_t kLayers = 8;

@@ -244,8 +244,9 @@ TEST(EveryKey, DenseKernelsGiveTheBitsOfASelectionOfAll) {
   }
 }
 
-// What cannot have been scored: keys that would make every score NaN.
-TEST(EveryKey, NothingIsScored) {
+// What cannot have been scored: keys that would make every score NaN. A step of decoding always scores, or its result
+// would depend on who else is in it.
+TEST(EveryKey, PrefillScoresNothing) {
   const torch::NoGradGuard no_grad;
   nn::Model model = covering(true);
   for (nn::Block& block : model->model->layers) block->self_attn->indexer->wk->weight.fill_(std::nan(""));
@@ -254,8 +255,11 @@ TEST(EveryKey, NothingIsScored) {
   const std::span<const std::int64_t> all(tokens);
   Sequence sequence = engine.start();
   EXPECT_TRUE(engine.prefill({{&sequence, all.first(99)}}).logits.isfinite().all().item<bool>());
-  EXPECT_TRUE(engine.decode({{&sequence, 1}}).isfinite().all().item<bool>());  // 100 keys
-  EXPECT_TRUE(engine.decode({{&sequence, 1}}).isnan().all().item<bool>());     // 101: the indexer is asked
+  Sequence alone = sequence.fork(), neighbour = engine.start();
+  EXPECT_TRUE(engine.prefill({{&neighbour, all}}).logits.isnan().all().item<bool>());
+  const Tensor both = engine.decode({{&sequence, 1}, {&neighbour, 1}});  // 100 keys, and 102
+  EXPECT_TRUE(both.isnan().all().item<bool>());
+  EXPECT_TRUE(engine.decode({{&alone, 1}}).isnan().all().item<bool>());
   // The whole prompt decides, not the part that a call reads.
   Sequence other = engine.start();
   EXPECT_TRUE(engine.prefill({{&other, all.first(50), 101}}).logits.isnan().all().item<bool>());

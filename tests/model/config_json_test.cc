@@ -227,10 +227,7 @@ TEST(ConfigJson, FamiliesComeAndGoAsThemselves) {
 
 TEST(ConfigJson, LayersWithAnIndexerAreNamedWhereSomeHaveNone) {
   ModelConfig config = ModelConfig::preset("tiny");  // 4 layers
-  const std::string every = config_to_json({config, DType::f32});
-  EXPECT_FALSE(Json::parse(every).contains("index_layers"));
-  config.index_layers = {0, 1, 2, 3};
-  EXPECT_EQ(config_to_json({config, DType::f32}), every);
+  EXPECT_FALSE(Json::parse(config_to_json({config, DType::f32})).contains("index_layers"));
 
   config.index_layers = {0, 2, 3};
   Json json = Json::parse(config_to_json({config, DType::f32}));

@@ -302,11 +302,18 @@ TEST(Memory, OfSharedSelections) {
   EXPECT_EQ(need(config, 32 * 3 * q, false) - need(config, 0, false), 4 * 3 * static_cast<double>(q));
   EXPECT_EQ(need(config, 32 * 3 * q + 1, false), need(config, 0, false));
   // Without gradients no other mask is kept.
-  const auto forward = [](const ModelConfig& of, std::int64_t length) {
-    return forward_memory(of, 1, length, DType::f32).activations;
+  const auto forward = [](const ModelConfig& of, std::int64_t length, Phase phase = Phase::sparse) {
+    return forward_memory(of, 1, length, DType::f32, phase).activations;
   };
   EXPECT_EQ(forward(config, 320) - forward(config, 0), 40);
   EXPECT_EQ(forward(every, 320), forward(every, 0));
+  // Where everything is read, nothing is selected.
+  EXPECT_EQ(forward(config, 320, Phase::warmup), forward(config, 0));
+  EXPECT_EQ(forward(config, 320, Phase::dense), forward(config, 0));
+  config.attention.dense_below = 321;
+  EXPECT_EQ(forward(config, 320), forward(config, 0));
+  EXPECT_EQ(need(config, 320, false), need(config, 0, false));
+  EXPECT_EQ(forward(config, 321) - forward(config, 0), 4 * 11);
 }
 
 }  // namespace

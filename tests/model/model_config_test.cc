@@ -176,6 +176,8 @@ TEST(IndexLayers, AsText) {
   for (const char* bad : {"0,", ",", "0,,1", "a", "0 1", "1.5", "99999999999999999999"}) {
     expect_error([&] { layers_by_text(bad); }, {"'index_layers'", "such as 0,4,9", bad});
   }
+  EXPECT_EQ(shown_index_layers({}), "every layer");
+  EXPECT_EQ(shown_index_layers({0, 3}), "layers 0, 3");
 }
 
 TEST(IndexLayers, EachLayerHasALeader) {
@@ -264,6 +266,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BadModel{"index_beyond",
                                [](auto& c) {
                                  c.index_layers = {0, 4};
+                               },
+                               "index_layers"},
+                      BadModel{"index_all",
+                               [](auto& c) {
+                                 c.index_layers = {0, 1, 2, 3};
                                },
                                "index_layers"},
                       BadModel{"index_dense",

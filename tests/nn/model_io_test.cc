@@ -114,7 +114,8 @@ TEST(SharingFolders, WhatTheirWeightsContradictIsRefusedByName) {
                {"tensors that the model has", "'model.layers.1.self_attn.indexer."});
   save_model(trained(sharing_model({0, 3})), folder / "some");
   LoadOptions options{.config = sharing_model({0, 2})};
-  expect_error([&] { load_model(folder / "some", options); }, {"the folder's index_layers"});
+  expect_error([&] { load_model(folder / "some", options); },
+               {"the folder's index_layers (layers 0, 3;", "got layers 0, 2"});
   change_config(folder / "some", [](Json& json) { json["index_layers"] = Json::array({0, 2, 3}); });
   expect_error([&] { load_model(folder / "some"); },
                {"a tensor for each parameter", "'model.layers.2.self_attn.indexer."});

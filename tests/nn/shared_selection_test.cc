@@ -231,24 +231,10 @@ TEST_P(SharedSelections, AModelHasALossForEachIndexer) {
   EXPECT_FALSE(views[1].q.equal(views[2].q));
 }
 
-// A list of all layers is the model without one, to the bit.
-TEST(SharedSelection, EveryLayerAmongTheIndexLayersIsTheModelAsItWas) {
-  std::vector<std::pair<std::string, Tensor>> grads[2];
-  for (const bool listed : {false, true}) {
-    auto model =
-        make_model(grouped_model(small(AttentionConfig::gsa()), listed ? std::vector<std::int64_t>{0, 1, 2, 3}
-                                                                       : std::vector<std::int64_t>{}),
-                   torch::kFloat32);
-    const Tensor tokens = random_tokens({2, 33});
-    const ModelLoss loss = model->loss(tokens, next_tokens(tokens), {.want_kl = true});
-    (loss.sum + total(loss.kl)).backward();
-    grads[listed ? 1 : 0] = gradients(model);
-  }
-  ASSERT_EQ(grads[0].size(), grads[1].size());
-  for (std::size_t i = 0; i < grads[0].size(); ++i) {
-    EXPECT_EQ(grads[0][i].first, grads[1][i].first);
-    EXPECT_TRUE(grads[0][i].second.equal(grads[1][i].second)) << grads[0][i].first;
-  }
+// Two ways to say the same would not compare equal.
+TEST(SharedSelection, AListOfEveryLayerIsRefused) {
+  const ModelConfig config = grouped_model(small(AttentionConfig::gsa()), {0, 1, 2, 3});
+  expect_error([&] { Model{config}; }, {"'index_layers'", "an empty list", "got 0, 1, 2, 3"});
 }
 
 struct GroupedRun {
@@ -363,6 +349,27 @@ TEST(SharedSelection, WhatDoesNotFitIsRefused) {
   expect_error(
       [&] { pair.follower->forward(h, {.phase = Phase::warmup, .want_kl = true, .shared = led.shared}); },
       {"'shared'", "in this phase"});
+  // As many tokens in as many groups, of other sequences.
+  const auto packed = [](std::int64_t first) {
+    return torch::tensor({std::int64_t{0}, first, std::int64_t{20}});
+  };
+  const ForwardResult parted = pair.leader->forward(h[0], {.cu_seqlens = packed(8), .followers = 1});
+  EXPECT_NO_THROW(pair.follower->forward(h[0], {.cu_seqlens = packed(8), .shared = parted.shared}));
+  expect_error([&] { pair.follower->forward(h[0], {.cu_seqlens = packed(9), .shared = parted.shared}); },
+               {"'shared'", "for these sequences", "of other sequences"});
+}
+
+// The pass on a plan that was made before says the same as the one that makes it.
+TEST(SharedSelection, WhatDoesNotFitIsRefusedWithAPlanToo) {
+  const AttentionConfig config = small(AttentionConfig::gsa());
+  LayerPair pair = make_pair_of_layers(config, torch::kFloat32);
+  const Tensor h = random_input({1, 20, config.d_model}, torch::kFloat32);
+  const SequencePlan plan = pair.leader->plan({1, 20}, torch::kFloat32, torch::kCPU, {});
+  const ForwardResult led = pair.leader->forward(h, {.followers = 1}, plan);
+  EXPECT_NO_THROW(pair.follower->forward(h, {.shared = led.shared}, plan));
+  expect_error([&] { pair.leader->forward(h, {.shared = led.shared}, plan); }, {"'shared'", "got one"});
+  expect_error([&] { pair.follower->forward(h, {.shared = led.shared, .followers = 1}, plan); },
+               {"'followers'", "got 1"});
 }
 
 }  // namespace

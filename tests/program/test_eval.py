@@ -77,9 +77,14 @@ def test_agreement_and_the_groups_that_follow_from_it(trained):
     train(trained, **{"model.from": "shared", "output.folder": "on", "phases.dense": 0, "phases.warmup": 0})
 
     said = trained.run("convert", MODEL, "--index-every", 3, "--output", "third")
-    assert "Nothing was measured" in said
+    assert "One of 3 layers kept its indexer. Nothing was measured" in said
     assert json.loads((trained.folder / "third" / "config.json").read_text())["index_layers"] == [0, 3]
     trained.run("convert", MODEL, "--index-layers", "0,1", "--output", "listed")
+    train(trained, **{"model.from": "listed", "output.folder": "by-two", "phases.dense": 0, "phases.warmup": 0})
+    lines = [json.loads(line) for line in (trained.folder / "by-two" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["kl_layers"] == [0, 1] for line in lines if line["kind"] == "step")
+    short = trained.run("convert", MODEL, "--index-every", 2, "--data", "data", "--length", 2, "--output", "no", status=1)
+    assert "--length: expected windows in which queries leave keys out" in short and not (trained.folder / "no").exists()
     for wrong, part in (((MODEL, "--index-every", 1), "fewer indexers"), (("third", "--index-every", 2), "got layer 2"),
                         ((MODEL, "--index-layers", "1"), "the first 0"), ((MODEL, "--data", "data"), "--index-every"),
                         ((MODEL, "--index-every", 2, "--length", 8), "--data"),
@@ -284,6 +289,20 @@ def test_weights_that_are_not_finite_are_an_error(trained):
         output = evaluate(trained, "broken", "--data", "data", "--measure", measure, "--plots", "none", status=1)
         assert "'broken': expected finite weights, got NaN or infinity in model.norm.weight" in output
     assert not (trained.folder / "none").exists()
+
+
+def test_numbers_that_grow_too_large_are_an_error(trained):
+    large = trained.folder / "large"
+    shutil.copytree(trained.folder / MODEL, large)
+    file = large / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    (size,) = struct.unpack_from("<Q", content)
+    begin = json.loads(content[8 : 8 + size])["model.layers.1.input_layernorm.weight"]["data_offsets"][0]
+    struct.pack_into("<f", content, 8 + size + begin, 3e38)
+    file.write_bytes(content)
+    for measure in ("perplexity", "sinks", "selection", "agreement"):
+        output = evaluate(trained, "large", "--data", "data", "--length", 64, "--measure", measure, status=1)
+        assert "expected finite numbers, got NaN or infinity" in output, measure
 
 
 def test_weights_in_a_pipe_are_not_waited_for(trained):

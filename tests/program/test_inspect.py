@@ -44,6 +44,8 @@ def test_layers_that_share_a_selection_are_counted_once():
     assert inspect("--preset", "small", "--index-layers", "0,5")["config"]["index_layers"] == [0, 5]
     said = gsa("inspect", "--preset", "small", "--index-every", 4).stdout
     assert "by 2 of 8 layers (0, 4)" in said and "which 2 of 8 have" in said
+    beyond = gsa("inspect", "--preset", "small", "--index-layers", "0,8")
+    assert "--index-layers: expected layers in 0 .. 7" in beyond.stderr, beyond.stderr
     for wrong in (("--index-layers", "1,2"), ("--index-layers", "0,x"), ("--index-every", 0),
                   ("--index-every", 2, "--system", "standard"), ("--index-every", 2, "--index-layers", "0")):  # fmt: skip
         result = gsa("inspect", "--preset", "small", *wrong)

@@ -71,6 +71,12 @@ def test_memory_is_counted_before_work(gsa, model):
     limited = limited_run(gsa, 4 << 30, "eval", model, "--text", "long.txt", "--length", 1 << 24, "--threads", 1)
     assert "gsa: evaluation needs about " in limited and "ulimit -v has" in limited, limited
     assert "--length " in limited and "would fit" in limited
+    # Groups of layers are measured under the same condition.
+    gsa.run("tokenize", "long.txt", "--output", "long")
+    limited = limited_run(gsa, 4 << 30, "convert", model, "--index-every", 2, "--data", "long", "--length", 1 << 24,
+                          "--output", "grouped")  # fmt: skip
+    assert "gsa: evaluation needs about " in limited and "a shorter --length" in limited, limited
+    assert not (gsa.folder / "grouped").exists()
 
 
 def limited_run(gsa, bytes_, *arguments, status=1):

@@ -358,8 +358,9 @@ TEST(TrainConfig, LayersMayShareASelection) {
   // What a folder has may be repeated; conversion leaves indexers behind, and none comes back.
   nn::ModelConfig stored = nn::ModelConfig::preset("tiny");
   EXPECT_EQ(layers_of({"model.index_every=1"}, stored), List());
-  expect_error([&] { layers_of({"model.index_every=2"}, stored); },
-               {"model.index_every", "some/folder", "every layer", "gsa convert --index-every", "got 0, 2"});
+  expect_error(
+      [&] { layers_of({"model.index_every=2"}, stored); },
+      {"model.index_every", "some/folder", "every layer", "gsa convert --index-every", "got layers 0, 2"});
   stored.index_layers = {0, 2};
   EXPECT_EQ(layers_of({}, stored), (List{0, 2}));
   EXPECT_EQ(layers_of({"model.index_every=2"}, stored), (List{0, 2}));

@@ -6,6 +6,7 @@
 
 #include "core/crc32c.h"
 #include "gsa/error.h"
+#include "model/model_config.h"
 
 namespace gsa::infer {
 namespace {
@@ -108,10 +109,7 @@ void check_tensors(const Index& index, const CacheShape& shape, std::int64_t tok
 }
 
 std::string index_layers_text(const CacheShape& shape) {
-  if (shape.index_layers.empty()) return shape.index_head_size > 0 ? "every layer" : "no layer";
-  std::string text = "layers";
-  for (const std::int64_t layer : shape.index_layers) text += concat(text == "layers" ? " " : ", ", layer);
-  return text;
+  return shape.index_head_size > 0 ? nn::shown_index_layers(shape.index_layers) : "no layer";
 }
 
 std::span<const std::byte> bytes_of(std::span<const std::byte> file, const SafetensorsHeader& header,

@@ -47,14 +47,6 @@ struct DecodeArgs {
   ScoreForm form = ScoreForm::sigmoid;
   Budget budget;
 
-  // A selection that several layers share: one with an indexer writes the positions that its queries select, the
-  // others read them (with its k_t) and do not score. On the CPU what is read is checked; a CUDA device trusts it
-  // as it trusts the block table.
-  std::int64_t selected_width = 0;       // entries a row: at least min(max_length, budget.max) to write
-  std::int32_t* selected_out = nullptr;  // [sequences * queries, selected_width]: ascending, then -1; or null
-  const std::int32_t* selected = nullptr;    // the same, to read; index_heads is 0 then
-  const std::int32_t* selected_k = nullptr;  // [sequences * queries]: how many of them count; 0 makes NaN
-
   PageTable pages;
   std::int64_t max_length =
       0;  // bound of length: sizes scratch and grids, so that a graph holds for all lengths
@@ -65,6 +57,14 @@ struct DecodeArgs {
   Rows out;                     // [sequences * queries, heads, head_size]
   void* lse = nullptr;          // Real [sequences * queries, heads], may be null
   std::int32_t* k_t = nullptr;  // [sequences * queries], may be null
+
+  // A selection that several layers share: one with an indexer writes the positions that its queries select, the
+  // others read them (with its k_t) and do not score. On the CPU what is read is checked; a CUDA device trusts it
+  // as it trusts the block table.
+  std::int64_t selected_width = 0;       // entries a row: at least min(max_length, budget.max) to write
+  std::int32_t* selected_out = nullptr;  // [sequences * queries, selected_width]: ascending, then -1; or null
+  const std::int32_t* selected = nullptr;    // the same, to read; index_heads is 0 then
+  const std::int32_t* selected_k = nullptr;  // [sequences * queries]: how many of them count; 0 makes NaN
 };
 
 // On the CPU, every type; for CUDA devices see decode_cuda.h. A query at a negative position (the sequence is
