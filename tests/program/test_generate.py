@@ -308,7 +308,7 @@ def test_mistakes_are_explained(gsa, model):
     run = Path(model).parent / "run"
     assert gsa.run("generate", run, "--prompt", "a", "-n", 3)  # a run stands for its newest model
     assert "expected 8" in generate(gsa, model, "--prompt", "a", "--index-bits", 4, status=2)
-    assert "at least 1, got '0'" in generate(gsa, model, "--prompt", "a", "--cache-limit", 0, status=2)
+    assert "1 .. 16777216, got '0'" in generate(gsa, model, "--prompt", "a", "--cache-limit", 0, status=2)
     assert "--echo" in generate(gsa, model, "--prompt", "a", "--echo", "--json", status=2)
     assert "--temperature" in gsa.run("generate", model, "--temprature", 1, status=2)
     assert "missing.txt" in generate(gsa, model, "--prompt-file", "missing.txt", status=1)
