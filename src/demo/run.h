@@ -15,7 +15,7 @@ namespace gsa::demo {
 
 struct Options {
   // Of each model: what teaches both of them to look back. A fixed number, so that everyone gets the same.
-  std::int64_t steps = 1600;
+  std::int64_t steps = 1500;
   std::optional<double> minutes = std::nullopt;  // of everything, instead of steps: as many as fit
   std::int64_t questions = 24;                   // with a needle, at each depth
   std::uint64_t seed = 1;

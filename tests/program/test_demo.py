@@ -142,7 +142,7 @@ def test_interrupt_ends_in_order_and_the_next_run_starts_afresh(gsa):
 # Steps by the clock would teach nothing on a busy machine, and everyone something else.
 def test_the_number_of_steps_is_fixed_unless_minutes_are_given(gsa):
     shown = gsa.run("demo", "--help")
-    assert re.search(r"--steps INT:in \[6 - \d+\]=1600 ", shown)
+    assert re.search(r"--steps INT:in \[6 - \d+\]=1500 ", shown)
     assert "--minutes FLOAT:in [0.5 - 10000] " in shown  # no default
 
 
