@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "../text.h"
 #include "../timing.h"
@@ -23,10 +27,8 @@ using infer::Sequence;
 constexpr std::int64_t kLayers = 24, kVocabulary = 151936;
 const at::Device kGpu(at::kCUDA, 0);
 
-// With random weights and random tokens, neighbours select keys independently of each other: the hardest
-// case, which no trained model shows. Where tokens come in runs, neighbours have reason to select the same
-// keys.
-constexpr std::int64_t kRun = 16;
+// Up to here gsa is measured as a dense model, too, which is what dense_below makes of it.
+constexpr std::int64_t kCrossover = 32768;
 
 // Seconds of the whole model, and of its attention by itself (24 times that of a layer, or layer after
 // layer).
@@ -42,14 +44,33 @@ struct Times {
   double fastest_whole() const { return whole - stage + fastest_stage(); }
 };
 
+// Keys that 16 neighbouring queries select together, over what one selects.
+struct Unions {
+  double mean = 0, lowest = 0, highest = 0;  // of layers
+};
+
 struct SystemTimes {
+  std::int64_t length = 0;
   Times prefill;
-  double prefill_of_runs = 0;  // the whole model on a prompt in which every token comes kRun times in a row
+  double prefill_of_runs = 0;            // the whole model on a prompt of runs
+  std::optional<double> dense_of_runs;   // the same, where a sparse model runs dense
+  std::optional<Unions> unions;          // of the prompt of runs, in a sparse model
   std::map<std::int64_t, Times> decode;  // by number of sequences
   std::int64_t weight_bytes = 0, cache_bytes = 0;
   std::int64_t beside_bytes = 0;  // the most that prefill takes beside weights and cache
   nn::Cost cost;                  // what gsa inspect says
 };
+
+// Median seconds; as many runs as timing.h has for their length, or as many as given.
+double timed(const std::function<void()>& body) {
+  return measure(
+             [&] {
+               body();
+               torch::cuda::synchronize();
+             },
+             [] { torch::cuda::synchronize(); })
+      .median();
+}
 
 double timed(int runs, const std::function<void()>& body) {
   Samples samples;
@@ -88,41 +109,34 @@ std::map<std::string, double> by_backends(int runs, const std::function<void()>&
 
 class SystemRun {
  public:
-  SystemRun(nn::System system, const GpuOptions& options, Progress& progress)
-      : options_(options),
-        progress_(progress),
-        subject_({.system = system,
-                  .type = at::kBFloat16,
-                  .device = kGpu,
-                  .layers = kLayers,
-                  .index_every = options.index_every,
-                  .vocabulary = kVocabulary,
-                  // Dense attention of a prompt in one pass is cuDNN's; in chunks it is ours.
-                  .chunk = system == nn::System::standard ? std::optional(options.length) : std::nullopt}) {}
+  SystemRun(nn::System system, std::int64_t length, const GpuOptions& options, Progress& progress)
+      : options_(options), length_(length), progress_(progress), subject_(subject(system, length, options)) {}
 
   SystemTimes run() {
     const at::NoGradGuard no_grad;
     SystemTimes times;
+    times.length = length_;
     times.weight_bytes = subject_.engine().weight_bytes();
     times.cost = nn::estimate_cost(subject_.config(),
-                                   {.length = options_.length,
+                                   {.length = length_,
                                     .dtype = DType::bf16,
                                     .phase = subject_.sparse() ? nn::Phase::sparse : nn::Phase::dense});
     {  // Memory for all sequences at once, so that no page moves later.
       Sequence all = subject_.engine().start();
-      const std::int64_t most = *std::max_element(options_.batches.begin(), options_.batches.end());
-      const infer::Cache::Growth growth[] = {{&all, most * options_.length}};
+      std::int64_t sequences = 1;
+      for (const std::int64_t batch : options_.batches) sequences = std::max(sequences, batch);
+      const infer::Cache::Growth growth[] = {{&all, sequences * length_}};
       subject_.engine().cache().reserve(growth);
     }
     progress_.step("prefill");
     sequences_.push_back(prefill(times));
-    times.cache_bytes = options_.length * subject_.engine().cache_use().bytes_per_token;
+    times.cache_bytes = length_ * subject_.engine().cache_use().bytes_per_token;
     progress_.step("prefill, attention by itself");
     prefill_stage(times.prefill);
     for (const std::int64_t batch : options_.batches) {
       progress_.step("filling caches");
       while (static_cast<std::int64_t>(sequences_.size()) < batch) {
-        sequences_.push_back(subject_.filled(options_.length));
+        sequences_.push_back(subject_.filled(length_));
       }
       progress_.step(concat("decoding, ", batch, " sequences"));
       times.decode[batch] = decode(batch);
@@ -131,32 +145,87 @@ class SystemRun {
   }
 
  private:
-  // The second of two: the first one takes memory and chooses kernels.
+  static SubjectOptions subject(nn::System system, std::int64_t length, const GpuOptions& options) {
+    return {.system = system,
+            .type = at::kBFloat16,
+            .device = kGpu,
+            .layers = kLayers,
+            .index_every = options.index_every,
+            .vocabulary = kVocabulary,
+            // Dense attention of a prompt in one pass is cuDNN's; in chunks it is ours.
+            .chunk = system == nn::System::standard ? std::optional(length) : std::nullopt};
+  }
+
+  static void read(infer::Engine& engine, Sequence& sequence, const Tensor& tokens) {
+    sequence.clear();
+    engine.prefill(
+        {{&sequence, {tokens.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())}}});
+  }
+
+  // Times count from the second pass on: the first one takes memory and chooses kernels.
   Sequence prefill(SystemTimes& times) {
     infer::Engine& engine = subject_.engine();
-    const Tensor drawn = torch::randint(0, kVocabulary, {options_.length}, at::kLong);
-    const Tensor runs = drawn.narrow(0, 0, (options_.length + kRun - 1) / kRun).repeat_interleave(kRun);
+    const Tensor drawn = torch::randint(0, kVocabulary, {length_}, at::kLong);
+    const Tensor runs = drawn.narrow(0, 0, (length_ + options_.run - 1) / options_.run)
+                            .repeat_interleave(options_.run)
+                            .narrow(0, 0, length_);
     Sequence sequence = engine.start();
-    const auto read = [&](const Tensor& tokens) {
-      sequence.clear();
-      engine.prefill(
-          {{&sequence, {tokens.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(options_.length)}}});
-    };
-    read(drawn);
-    times.prefill_of_runs = timed(1, [&] { read(runs); });
+    read(engine, sequence, runs);
+    times.prefill_of_runs = timed([&] { read(engine, sequence, runs); });
+    if (subject_.sparse()) {
+      times.unions = unions(sequence, runs);
+      if (length_ <= kCrossover) times.dense_of_runs = dense_prefill(runs);
+    }
+    read(engine, sequence, drawn);
     c10::DeviceAllocator* allocator = c10::getDeviceAllocator(kGpu.type());
     allocator->resetPeakStats(kGpu.index());
-    times.prefill.whole = timed(1, [&] { read(drawn); });
+    times.prefill.whole = timed([&] { read(engine, sequence, drawn); });
     times.beside_bytes = allocator->getDeviceStats(kGpu.index()).allocated_bytes[0].peak -
                          times.weight_bytes - engine.cache_use().taken;
     return sequence;
+  }
+
+  // What dense_below makes of a prompt: gates, indexer keys for later, and dense attention.
+  double dense_prefill(const Tensor& tokens) {
+    SubjectOptions options = subject(nn::System::gsa, length_, options_);
+    options.dense_below = length_ + 1;
+    Subject dense(options);
+    Sequence sequence = dense.engine().start();
+    read(dense.engine(), sequence, tokens);
+    return timed([&] { read(dense.engine(), sequence, tokens); });
+  }
+
+  // Of 16 neighbours each at the end of the prompt, at three quarters and at its half, as decoding them selects.
+  Unions unions(Sequence& sequence, const Tensor& tokens) {
+    constexpr std::int64_t kNeighbours = 16;
+    std::vector<double> layers(static_cast<std::size_t>(kLayers), 0.0);
+    const std::int64_t places[] = {length_, length_ * 3 / 4, length_ / 2};  // the sequence grows shorter
+    for (const std::int64_t place : places) {
+      const std::int64_t begin = place / kNeighbours * kNeighbours - kNeighbours;
+      sequence.truncate(begin);
+      std::vector<std::set<std::int32_t>> together(layers.size());
+      std::vector<double> selected(layers.size(), 0.0);
+      for (std::int64_t i = begin; i < begin + kNeighbours; ++i) {
+        const infer::Look look = subject_.engine().look(sequence, tokens[i].item<std::int64_t>());
+        for (std::size_t n = 0; n < layers.size(); ++n) {
+          together[n].insert(look.layers[n].positions.begin(), look.layers[n].positions.end());
+          selected[n] += static_cast<double>(look.layers[n].k_t) / kNeighbours;
+        }
+      }
+      for (std::size_t n = 0; n < layers.size(); ++n) {
+        layers[n] +=
+            static_cast<double>(together[n].size()) / selected[n] / static_cast<double>(std::size(places));
+      }
+    }
+    const auto [low, high] = std::minmax_element(layers.begin(), layers.end());
+    return {std::accumulate(layers.begin(), layers.end(), 0.0) / static_cast<double>(kLayers), *low, *high};
   }
 
   void prefill_stage(Times& times) {
     const Subject::Dense cache = subject_.dense({&sequences_.front()});
     const nn::AttentionConfig& a = subject_.config().attention;
     const auto options = torch::dtype(at::kBFloat16).device(kGpu);
-    const Tensor q = torch::randn({1, options_.length, a.heads, a.head_size}, options);
+    const Tensor q = torch::randn({1, length_, a.heads, a.head_size}, options);
     if (!subject_.sparse()) {
       const Tensor heads_first = q.transpose(1, 2).contiguous();
       times.torch = by_backends(2, [&] {
@@ -171,9 +240,9 @@ class SystemRun {
     const Subject::Stage stage = subject_.stage({&sequences_.front()}, 1);
     ops::IndexerInputs indexer = *stage.indexer;
     const auto& [heads, size] = std::pair(a.indexer.heads, a.indexer.head_size);
-    indexer.q = torch::randn({1, options_.length, heads, size}, options);
-    indexer.k = torch::randn({1, options_.length, size}, options);
-    indexer.w = torch::rand({1, options_.length, heads}, options);
+    indexer.q = torch::randn({1, length_, heads, size}, options);
+    indexer.k = torch::randn({1, length_, size}, options);
+    indexer.w = torch::rand({1, length_, heads}, options);
     if (options_.index_every == 1) {
       times.stage = kLayers * timed(2, [&] { ops::sparse_attend(q, k, v, indexer, stage.budget); });
       return;
@@ -183,8 +252,8 @@ class SystemRun {
     const auto rows = [](const Tensor& x, std::int64_t begin, std::int64_t count) {
       return x.narrow(1, begin, count);
     };
-    for (std::int64_t begin = 0; begin < options_.length; begin += chunk) {
-      const std::int64_t count = std::min(chunk, options_.length - begin);
+    for (std::int64_t begin = 0; begin < length_; begin += chunk) {
+      const std::int64_t count = std::min(chunk, length_ - begin);
       const Tensor of_q = rows(q, begin, count), of_k = rows(k, 0, begin + count),
                    of_v = rows(v, 0, begin + count);
       ops::IndexerInputs part = indexer;
@@ -208,7 +277,7 @@ class SystemRun {
     std::vector<const Sequence*> sequences;
     for (std::int64_t i = 0; i < batch; ++i) {
       Sequence& sequence = sequences_[static_cast<std::size_t>(i)];
-      sequence.truncate(options_.length - kWarm - kSteps);
+      sequence.truncate(length_ - kWarm - kSteps);
       steps.push_back({&sequence, 1});
       sequences.push_back(&sequence);
     }
@@ -236,6 +305,7 @@ class SystemRun {
   }
 
   const GpuOptions& options_;
+  const std::int64_t length_;
   Progress& progress_;
   Subject subject_;
   std::deque<Sequence> sequences_;
@@ -274,14 +344,96 @@ json json_of(const Times& times) {
 json json_of(const SystemTimes& times) {
   json decode = json::object();
   for (const auto& [batch, value] : times.decode) decode[concat(batch)] = json_of(value);
-  return {{"prefill", json_of(times.prefill)},
-          {"prefill_of_runs_s", times.prefill_of_runs},
-          {"decode", decode},
-          {"weight_bytes", times.weight_bytes},
-          {"weight_bytes_by_cost_model", times.cost.weight_bytes},
-          {"cache_bytes", times.cache_bytes},
-          {"cache_bytes_by_cost_model", times.cost.cache.total()},
-          {"prefill_beside_bytes", times.beside_bytes}};
+  json object = {{"prefill", json_of(times.prefill)},
+                 {"prefill_of_runs_s", times.prefill_of_runs},
+                 {"decode", decode},
+                 {"weight_bytes", times.weight_bytes},
+                 {"weight_bytes_by_cost_model", times.cost.weight_bytes},
+                 {"cache_bytes", times.cache_bytes},
+                 {"cache_bytes_by_cost_model", times.cost.cache.total()},
+                 {"prefill_beside_bytes", times.beside_bytes},
+                 {"length", times.length}};
+  if (times.dense_of_runs) object["prefill_of_runs_dense_s"] = *times.dense_of_runs;
+  if (times.unions) {
+    object["union_over_k"] = {
+        {"mean", times.unions->mean}, {"lowest", times.unions->lowest}, {"highest", times.unions->highest}};
+  }
+  return object;
+}
+
+// The standard model at a length that it was not run at: attention takes the square of it, all else is in proportion.
+// It decodes nothing there.
+SystemTimes extrapolated(const SystemTimes& measured, std::int64_t length) {
+  const double ratio = static_cast<double>(length) / static_cast<double>(measured.length);
+  const double stage = measured.prefill.fastest_stage();
+  const auto longer = [&](double whole) { return (whole - stage) * ratio + stage * ratio * ratio; };
+  SystemTimes times;
+  times.length = length;
+  times.prefill.whole = longer(measured.prefill.fastest_whole());
+  times.prefill.stage = stage * ratio * ratio;
+  // On runs attention takes what it takes on any tokens, and the engine ran the prefill's own.
+  times.prefill_of_runs =
+      longer(measured.prefill_of_runs - measured.prefill.stage + measured.prefill.fastest_stage());
+  return times;
+}
+
+struct Measured {
+  SystemTimes gsa, standard;
+  bool whole = true;  // the standard model was run at this length
+};
+
+void print(const Measured& m, const GpuOptions& options, Progress& progress) {
+  const std::int64_t length = m.gsa.length;
+  progress.say(concat(
+      "\nThe whole paper-1.7b, random weights, bfloat16, ", length, " tokens",
+      options.index_every == 1 ? ""
+                               : concat(", gsa with an indexer in every ", options.index_every, "-th layer"),
+      "\n", table_line({"", "gsa", "standard", "×", "attention: gsa", "dense", "dense by torch"})));
+  progress.say(table_row("prefill", m.gsa.prefill, m.standard.prefill));
+  progress.say(table_line({concat("prefill, runs of ", options.run), duration(m.gsa.prefill_of_runs),
+                           duration(m.standard.prefill_of_runs),
+                           format("%.2f", m.standard.prefill_of_runs / m.gsa.prefill_of_runs)}));
+  progress.say(concat("union/k of the runs, 16 neighbours: ", format("%.1f", m.gsa.unions->mean), " (layers ",
+                      format("%.1f", m.gsa.unions->lowest), " to ", format("%.1f", m.gsa.unions->highest),
+                      ")"));
+  for (const auto& [batch, times] : m.gsa.decode) {
+    const std::string name = concat("decode step, ", batch, batch == 1 ? " sequence" : " sequences");
+    if (m.whole) {
+      progress.say(table_row(name, times, m.standard.decode.at(batch)));
+    } else {
+      progress.say(table_line({name, duration(times.whole), "", "", duration(times.stage)}));
+    }
+  }
+  if (!m.whole)
+    progress.say(concat("standard: by L² from ", options.dense_limit, " tokens, not run at ", length));
+  const auto memory = [&](const char* name, const SystemTimes& times) {
+    progress.say(concat(name, ": ", memory_line("weights", times.weight_bytes, times.cost.weight_bytes), ", ",
+                        memory_line("cache of a sequence", times.cache_bytes, times.cost.cache.total()),
+                        ", beside them in prefill ",
+                        format("%.2f GB", static_cast<double>(times.beside_bytes) * 1e-9)));
+  };
+  memory("gsa", m.gsa);
+  if (m.whole) memory("standard", m.standard);
+}
+
+// From which length on sparse attention pays.
+void print_crossover(const std::vector<Measured>& all, const GpuOptions& options, Progress& progress) {
+  const auto row = [](const std::vector<std::string>& cells) {
+    constexpr std::size_t kWidths[] = {10, 9, 11, 11, 11, 15, 14};
+    std::vector<Cell> line_cells;
+    for (std::size_t i = 0; i < cells.size(); ++i) line_cells.push_back({cells[i], kWidths[i], false});
+    return line(line_cells);
+  };
+  progress.say(
+      concat("\nPrefill by length, tokens in runs of ", options.run, "\n",
+             row({"tokens", "union/k", "gsa", "run dense", "standard", "gsa / standard", "dense / std."})));
+  for (const Measured& m : all) {
+    const double standard = m.standard.prefill_of_runs, gsa = m.gsa.prefill_of_runs;
+    const auto& dense = m.gsa.dense_of_runs;
+    progress.say(row({concat(m.gsa.length), format("%.1f", m.gsa.unions->mean), duration(gsa),
+                      dense ? duration(*dense) : "", concat(duration(standard), m.whole ? "" : " (L²)"),
+                      format("%.2f", gsa / standard), dense ? format("%.2f", *dense / standard) : ""}));
+  }
 }
 
 }  // namespace
@@ -290,33 +442,28 @@ json run_gpu(const GpuOptions& options, Progress& progress) {
   if (!torch::cuda::is_available()) throw Error("--device cuda: expected a GPU that torch sees, got none");
   if (!ops::built_with_cuda())
     throw Error("--device cuda: expected a build with the CUDA operators, got one without");
-  std::map<nn::System, SystemTimes> systems;
-  for (const nn::System system : {nn::System::standard, nn::System::gsa}) {
-    progress.start(nn::name_of(system));
-    systems[system] = SystemRun(system, options, progress).run();
+  const auto run = [&](nn::System system, std::int64_t length) {
+    progress.start(concat(nn::name_of(system), ", ", length, " tokens"));
+    SystemTimes times = SystemRun(system, length, options, progress).run();
     c10::getDeviceAllocator(kGpu.type())->emptyCache();
+    return times;
+  };
+  std::map<std::int64_t, SystemTimes> standard;  // by length
+  std::vector<Measured> all;
+  json document = json::array();
+  for (const std::int64_t length : options.lengths) {
+    Measured m{.gsa = run(nn::System::gsa, length), .standard = {}, .whole = length <= options.dense_limit};
+    const std::int64_t read = std::min(length, options.dense_limit);
+    if (!standard.contains(read)) standard[read] = run(nn::System::standard, read);
+    m.standard = m.whole ? standard[read] : extrapolated(standard[read], length);
+    print(m, options, progress);
+    json lengths = {{"length", length}, {"gsa", json_of(m.gsa)}, {"standard", json_of(m.standard)}};
+    if (!m.whole) lengths["standard_from"] = read;
+    document.push_back(lengths);
+    all.push_back(std::move(m));
   }
-  const SystemTimes &gsa = systems[nn::System::gsa], &standard = systems[nn::System::standard];
-  progress.say(concat(
-      "\nThe whole paper-1.7b, random weights, bfloat16, ", options.length, " tokens",
-      options.index_every == 1 ? ""
-                               : concat(", gsa with an indexer in every ", options.index_every, "-th layer"),
-      "\n", table_line({"", "gsa", "standard", "×", "attention: gsa", "dense", "dense by torch"})));
-  progress.say(table_row("prefill", gsa.prefill, standard.prefill));
-  progress.say(table_line({concat("prefill, runs of ", kRun), duration(gsa.prefill_of_runs),
-                           duration(standard.prefill_of_runs),
-                           format("%.2f", standard.prefill_of_runs / gsa.prefill_of_runs)}));
-  for (const std::int64_t batch : options.batches) {
-    progress.say(table_row(concat("decode step, ", batch, batch == 1 ? " sequence" : " sequences"),
-                           gsa.decode.at(batch), standard.decode.at(batch)));
-  }
-  for (const auto& [system, times] : systems) {
-    progress.say(concat(
-        nn::name_of(system), ": ", memory_line("weights", times.weight_bytes, times.cost.weight_bytes), ", ",
-        memory_line("cache of a sequence", times.cache_bytes, times.cost.cache.total()),
-        ", beside them in prefill ", format("%.2f GB", static_cast<double>(times.beside_bytes) * 1e-9)));
-  }
-  return {{"gsa", json_of(gsa)}, {"standard", json_of(standard)}, {"length", options.length}};
+  if (all.size() > 1) print_crossover(all, options, progress);
+  return document;
 }
 
 }  // namespace gsa::bench

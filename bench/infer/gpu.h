@@ -1,4 +1,4 @@
-// The whole paper's 1.7B on a GPU: prefill of a long prompt, and decoding behind it for some sequences.
+// The whole paper's 1.7B on a GPU: prefill of prompts, and decoding behind them for some sequences.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,11 @@
 namespace gsa::bench {
 
 struct GpuOptions {
-  std::int64_t length = 131072;
-  std::vector<std::int64_t> batches = {1, 8};
+  std::vector<std::int64_t> lengths = {131072};
+  std::vector<std::int64_t> batches = {1, 8};  // sequences decoded together; none: prefill alone
+  std::int64_t run = 16;  // of a prompt in which every token comes so many times in a row
+  // Longer prompts are not read by the standard model: its time follows from that of the longest one that is.
+  std::int64_t dense_limit = 262144;
   std::int64_t index_every = 1;  // every so many layers of gsa have an indexer
 };
 

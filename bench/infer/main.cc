@@ -32,10 +32,16 @@ the standard layer.
   quarter of each length are timed, and the others lie between them.
 
 On a GPU (--device cuda): the whole model, 24 layers, random weights, bfloat16. Prefill reads a real prompt of random
-tokens, which is the hardest case (neighbours select independently of each other), and one whose tokens come in runs of
-16. Decoding runs behind the first; where there are several sequences, the others hold random rows. 'attention' is that
-of 24 layers by itself; 'dense by torch' the fastest of cuDNN and FlashAttention, and the standard model is given the
-difference where that is faster than what it ran.
+tokens, which is the hardest case (neighbours select independently of each other), and one in which every token comes
+--run times in a row, so that neighbours have reason to select the same keys. How much they do is printed: union/k, the
+keys that 16 neighbours select together over what one selects; trained models have 1.8 to 4. Decoding runs behind the
+first prompt; where there are several sequences, the others hold random rows. 'attention' is that of 24 layers by
+itself; 'dense by torch' the fastest of cuDNN and FlashAttention, and the standard model is given the difference where
+that is faster than what it ran.
+
+Several lengths end in one more table, by length: gsa, gsa where it runs dense (as dense_below makes it; up to 32K) and
+standard. Prompts beyond --dense-limit are read by gsa alone; standard's time is then that of --dense-limit, attention
+times the square of the lengths' ratio and the rest times the ratio, and says so.
 
 --index-every n: gsa has an indexer in every n-th layer, and the n - 1 layers behind it share its selection. On a CPU a
 group of n layers is timed, and what is shown is the mean of its layers; on a GPU the whole model has such groups. The
@@ -46,6 +52,8 @@ Examples
   gsa_bench_infer --length 4096 --type fp32    seconds
   gsa_bench_infer --device cuda                a minute on an H200
   gsa_bench_infer --device cuda --index-every 4
+  gsa_bench_infer --device cuda --run 512 --prefill --length 4096 --length 8192 --length 16384 --length 32768
+  gsa_bench_infer --device cuda --run 512 --sequences 1 --length 1048576    a million tokens: some minutes
 )";
 
 struct Options {
@@ -54,7 +62,8 @@ struct Options {
   std::vector<std::string> types = {"fp32", "bf16"};
   std::vector<std::int64_t> batches = {1, 8};
   int threads = 0;
-  std::int64_t index_every = 1;
+  std::int64_t index_every = 1, run = 16, dense_limit = 262144;
+  bool prefill = false;
 };
 
 std::string heading(const Machine& m) {
@@ -71,10 +80,13 @@ void run(Options options) {
   nlohmann::ordered_json document = {
       {"gsa", GSA_VERSION}, {"device", options.device}, {"index_every", options.index_every}};
   if (options.device == "cuda") {
-    document["model"] = run_gpu({.length = options.lengths.empty() ? 131072 : options.lengths.front(),
-                                 .batches = options.batches,
-                                 .index_every = options.index_every},
-                                progress);
+    GpuOptions gpu{.batches = options.prefill ? std::vector<std::int64_t>{} : options.batches,
+                   .run = options.run,
+                   .dense_limit = options.dense_limit,
+                   .index_every = options.index_every};
+    if (!options.lengths.empty()) gpu.lengths = options.lengths;
+    document["run"] = options.run;
+    document["model"] = run_gpu(gpu, progress);
   } else {
     const Machine machine = measure_machine(progress);
     progress.say(heading(machine));
@@ -112,6 +124,15 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", options.batches, "On a GPU: sequences decoded together (repeat for more)")
       ->check(CLI::Range(1, 64))
       ->allow_extra_args(false);
+  app.add_option("--run", options.run,
+                 "On a GPU: in the second prompt every token comes so many times in a row")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--dense-limit", options.dense_limit,
+                 "On a GPU: the longest prompt that the standard model reads")
+      ->check(CLI::Range(4096, 1 << 20))
+      ->capture_default_str();
+  app.add_flag("--prefill", options.prefill, "On a GPU: prefill alone");
   app.add_option("--threads", options.threads, "Threads (default: torch's choice)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--index-every", options.index_every,
@@ -122,14 +143,14 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const bool gpu = options.device == "cuda";
   for (const auto& [name, wrong] :
-       {std::pair("--type", gpu), std::pair("--threads", gpu), std::pair("--sequences", !gpu)}) {
+       {std::pair("--type", gpu), std::pair("--threads", gpu), std::pair("--sequences", !gpu),
+        std::pair("--run", !gpu), std::pair("--dense-limit", !gpu), std::pair("--prefill", !gpu)}) {
     if (app.count(name) == 0 || !wrong) continue;
     std::fprintf(stderr, "gsa_bench_infer: %s says nothing with --device %s\n", name, options.device.c_str());
     return 2;
   }
-  if (gpu && options.lengths.size() > 1) {
-    std::fprintf(stderr, "gsa_bench_infer: --length: expected one with --device cuda, got %zu\n",
-                 options.lengths.size());
+  if (options.prefill && app.count("--sequences") > 0) {
+    std::fprintf(stderr, "gsa_bench_infer: --sequences says nothing with --prefill\n");
     return 2;
   }
   try {

@@ -16,7 +16,7 @@ constexpr std::int64_t kRowsAtOnce = 16384;
 nn::ModelConfig config_of(const SubjectOptions& options) {
   nn::ModelConfig config = nn::ModelConfig::preset("paper-1.7b");
   apply(config, options.system);
-  config.attention.dense_below = 0;  // what is measured is sparse attention, at any length
+  config.attention.dense_below = options.dense_below;
   config.layers = options.layers;
   if (config.attention.sparse) config.index_layers = nn::every_nth_layer(options.layers, options.index_every);
   config.vocab_size = options.vocabulary;

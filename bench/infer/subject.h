@@ -23,6 +23,7 @@ struct SubjectOptions {
   std::int64_t layers = 1;
   std::int64_t index_every = 1;   // every so many layers have an indexer, where the system has one
   std::int64_t vocabulary = 512;  // small: what is measured then is the layers
+  std::int64_t dense_below = 0;   // shorter sequences run dense; 0: sparse attention at any length
   std::optional<std::int64_t> chunk = std::nullopt;  // of prefill; absent: the engine's own
 };
 
