@@ -112,13 +112,16 @@ class Runner:
             raise RuntimeError(f"{model}: gsa eval ended with {done.returncode}: {done.stderr[-600:]}")
         return json.loads(done.stdout)["reports"][0]
 
-    def measure(self, name, options):
-        model, seconds = self.train(name, options)
+    def measure(self, name, options=None, model=None, **more):
+        """A row of results.jsonl: a model that is trained with `options`, or one that is there."""
+        seconds = 0.0
+        if model is None:
+            model, seconds = self.train(name, options)
         dense, sparse = self.evaluate(model, "dense"), self.evaluate(model, "sparse")
         selection = sparse["selection"]
         layers = [layer["oracle"] for layer in selection["layers"]]
         row = {
-            "name": name, "options": {k: str(v) for k, v in options.items()}, "seconds": seconds,
+            "name": name, "options": {k: str(v) for k, v in (options or {}).items()}, "seconds": seconds, **more,
             "dense": dense["perplexity"]["nats_per_token"], "sparse": sparse["perplexity"]["nats_per_token"],
             "kept_over_oracle": [layer["kept_over_oracle"] for layer in layers],
             "kept": [layer["kept_mass"] for layer in layers], "recall": [layer["recall"] for layer in layers],
