@@ -2,7 +2,8 @@
 #
 #   PYTHON=/path/python3   use the torch that this interpreter has, instead of making .venv
 #   PRESET=debug           another CMake preset than release, for test, pytest, bench and example
-#   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), gsa paper (paper), GoogleTest (cuda) or the benchmark (bench, bench-gpu)
+#   ARGS="..."             handed to ctest (test), pytest (pytest), gsa demo (demo), gsa paper (paper), GoogleTest
+#                          (cuda) or the benchmark (bench and its kin)
 #   TEXT=file              what bench-trained trains on
 #   MODEL=folder           what bench-serve serves
 #   JOBS=n                 compiler processes, default: one a core
@@ -104,7 +105,7 @@ pytest: programs ## the Python tests alone (ARGS="-k name")
 	  PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}.deps/python" \
 	  $(INTERPRETER) -m pytest -p no:cacheprovider tests/torch tests/program tests/python tests/package $(ARGS)
 
-clients: programs ## tests of programs of others: lm-eval, Trainer, openai, a browser; installs them first (650 MB, Chromium)
+clients: programs ## tests with programs of others (lm-eval, Trainer, openai, a browser); installs them, 650 MB
 	@tools/setup_system.sh --browser
 	@$(INTERPRETER) -c 'import torch; print(f"torch=={torch.__version__}")' >$(BUILD)/torch.txt
 	@$(INTERPRETER) -m pip install --disable-pip-version-check --no-input --quiet \
@@ -115,7 +116,7 @@ clients: programs ## tests of programs of others: lm-eval, Trainer, openai, a br
 	$$pytest tests/clients $(ARGS); \
 	$$pytest tests/browser $(ARGS)
 
-sanitize: packages ## kernels, file parsers, the server and the fuzzer's corpus under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: packages ## kernels, file parsers, server and the fuzzer's corpus under ASan and UBSan
 	@if [ ! -e build/sanitize/build.ninja ]; then cmake --preset sanitize; fi
 	@cmake --build --preset sanitize -j $(JOBS)
 	@ctest --preset sanitize -j $(JOBS)
@@ -156,14 +157,14 @@ example: build ## run the examples
 	  name=$$(basename $$source .cc); echo "== $$name"; $(BUILD)/example_$$name; \
 	done
 
-bench: configure ## measure speed against torch, JSON under build/ (ARGS="--help"); without ARGS bench-train and bench-infer too
+bench: configure ## measure speed beside torch, JSON in build/ (ARGS="--help"); else bench-train, bench-infer too
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench
 	@$(BUILD)/gsa_bench $(ARGS)
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-train; fi
 	@if [ -z "$(ARGS)" ]; then $(MAKE) --no-print-directory bench-infer; fi
 
 .PHONY: bench-train
-bench-train: configure ## measure whole training steps, on a GPU where there is one, beside torch.compile (ARGS="--help")
+bench-train: configure ## measure training steps, on a GPU where there is one beside torch.compile (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_bench_train
 	@$(BUILD)/gsa_bench_train $(ARGS)
 	@if [ -z "$(ARGS)" ] && grep -q '"device": "cuda' build/bench-train.json; then \
@@ -176,7 +177,7 @@ bench-infer: configure ## measure prefill and decoding beside the standard model
 	@$(BUILD)/gsa_bench_infer $(ARGS)
 
 .PHONY: bench-serve
-bench-serve: configure ## load gsa serve with MODEL=folder: errors, batching, hang-ups, shared prefixes, decoding (ARGS="--help")
+bench-serve: configure ## load gsa serve, MODEL=folder: errors, batching, shared prefixes, decoding (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
 	@$(INTERPRETER) bench/serve.py $(MODEL) --program $(BUILD)/bin/gsa --scratch build --json build/bench-serve.json $(ARGS)
 
@@ -186,7 +187,7 @@ bench-python: configure ## time a token of generate() in Python beside gsa gener
 	@GSA_LIBRARY=$(BUILD)/libgsa.so PYTHONPATH=python $(INTERPRETER) bench/python_generate.py --program $(BUILD)/bin/gsa $(ARGS)
 
 .PHONY: bench-tokenizer
-bench-tokenizer: configure ## time gsa tokenize beside the package tokenizers, 151,643 pieces, and the package's import (ARGS="--help")
+bench-tokenizer: configure ## time gsa tokenize beside the package tokenizers, and the package's import (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa gsa_cli
 	@GSA_LIBRARY=$(abspath $(BUILD))/libgsa.so PYTHONPATH=python $(INTERPRETER) bench/python_tokenizer.py --program $(BUILD)/bin/gsa $(ARGS)
 
@@ -199,7 +200,7 @@ bench-gpu: configure ## measure the CUDA operators against torch on a GPU (ARGS=
 	@if [ -z "$(ARGS)" ]; then $(INTERPRETER) bench/train_torch.py --device cuda --peak-tflops 989 --beside build/bench-train.json; fi
 
 .PHONY: bench-trained
-bench-trained: configure ## train small models on TEXT=file for some minutes, then measure on their tensors (ARGS="--help")
+bench-trained: configure ## train small models on TEXT=file for minutes, then measure on their tensors (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa gsa_cli gsa_bench_tensors gsa_bench_train
 	@tools/train_for_bench.sh $(TEXT) --build $(BUILD) --python $(INTERPRETER) $(ARGS)
 

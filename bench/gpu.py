@@ -20,15 +20,15 @@ The columns of these tables are explained in bench/gpu_layer.py. Random inputs t
 ones (3 in a suite) and as many keys: their mean k, or --k for both, or in a suite the shape's.
 
 What is measured without these options: a layer of 32 query heads and 8 key/value heads of 128, bfloat16, 4 indexer
-heads of 64, k = 2048, one sequence, causal. Times are medians of device events, with the L2 cache emptied before each run.
-Short cases run as CUDA graphs, ours and the standard alike. The standard is torch's scaled_dot_product_attention by
-cuDNN or FlashAttention, whichever is faster in this run. Its backward pass adds up dq, dk, dv with atomics, not
+heads of 64, k = 2048, one sequence, causal. Times are medians of device events, with the L2 cache emptied before each
+run. Short cases run as CUDA graphs, ours and the standard alike. The standard is torch's scaled_dot_product_attention
+by cuDNN or FlashAttention, whichever is faster in this run. Its backward pass adds up dq, dk, dv with atomics, not
 reproducibly; ours does so only where asked to ('atomic'): that row compares like with like, 'ordered' is the default.
 
-How to read the table: 'ours' and 'standard' are milliseconds unless a unit is given, 'ratio' is standard over ours (above
-1: we are faster). 'must' and 'aim' are the limits that the project set itself, either for 'ours' or for the 'ratio'.
-'union/k' says how many keys 16 neighbouring queries select together, over what one of them selects: trained models show
-2 to 6, independent random inputs are the worst case.
+How to read the table: 'ours' and 'standard' are milliseconds unless a unit is given, 'ratio' is standard over ours
+(above 1: we are faster). 'must' and 'aim' are the limits that the project set itself, either for 'ours' or for the
+'ratio'. 'union/k' says how many keys 16 neighbouring queries select together, over what one of them selects: trained
+models show 2 to 6, independent random inputs are the worst case.
 """
 
 import argparse

@@ -11,14 +11,14 @@ A row of the table is an operation. Columns:
     must, holds     limits of the project for dense/t (for dense/r where there are no trained tensors)
 and behind them the ms on each of the given inputs, and whose attention 'dense' is.
 
-Like with like: a backward pass either accumulates its gradients in a fixed order, so that they are the same bits in every
-run (deterministic; our 'ordered', the default), or by atomics in whatever order threads arrive, which is faster. The
-rows 'layer, ...' are ordered and stand beside the fastest dense attention that is deterministic too: what torch still
-runs under torch.use_deterministic_algorithms(True). That is FlashAttention; torch refuses cuDNN there, whose backward
-pass it calls not deterministic. The rows 'layer, ..., atomic' stand beside the fastest of all. Columns any/r and any/t
-compare across: ordered, beside the fastest of all. Forward passes are deterministic everywhere. The limits hold for
-'layer, KL of a sample' and for its atomic form, each beside its like. --beside fastest: every row stands beside the
-fastest dense attention of all, and no other is timed (a deterministic one takes seconds a run at 128K).
+Like with like: a backward pass either accumulates its gradients in a fixed order, so that they are the same bits in
+every run (deterministic; our 'ordered', the default), or by atomics in whatever order threads arrive, which is faster.
+The rows 'layer, ...' are ordered and stand beside the fastest dense attention that is deterministic too: what torch
+still runs under torch.use_deterministic_algorithms(True). That is FlashAttention; torch refuses cuDNN there, whose
+backward pass it calls not deterministic. The rows 'layer, ..., atomic' stand beside the fastest of all. Columns any/r
+and any/t compare across: ordered, beside the fastest of all. Forward passes are deterministic everywhere. The limits
+hold for 'layer, KL of a sample' and for its atomic form, each beside its like. --beside fastest: every row stands
+beside the fastest dense attention of all, and no other is timed (a deterministic one takes seconds a run at 128K).
 """
 
 import dataclasses

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "core/machine.h"
 #include "kernels/common/simd.h"
 
 namespace gsa::bench {
@@ -17,22 +18,9 @@ namespace {
 
 constexpr std::int64_t kLargeBytes = std::int64_t{512} << 20;  // far more than a last-level cache
 
-// The value behind the first "key : value" of a file such as /proc/cpuinfo; empty where there is none.
-std::string field(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(':');
-    if (colon == std::string::npos || line.compare(0, key.size(), key) != 0) continue;
-    if (line.find_first_not_of(" \t", key.size()) != colon) continue;
-    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
-    return value == std::string::npos ? "" : line.substr(value);
-  }
-  return "";
-}
-
 // Virtual machines often hide the product's number; family and model still tell.
 std::string cpu_name() {
-  const auto info = [](const char* key) { return field("/proc/cpuinfo", key); };
+  const auto info = [](const char* key) { return field_of("/proc/cpuinfo", key); };
   const std::string name = info("model name");
   if (name.empty()) return "unknown CPU";
   return name + " (family " + info("cpu family") + ", model " + info("model") + ")";
@@ -90,7 +78,7 @@ CacheFlusher::CacheFlusher() : memory_(at::ones({kLargeBytes / 2 / 4}, at::kFloa
 void CacheFlusher::operator()() const { at::sum(memory_); }
 
 std::int64_t peak_memory() {
-  std::istringstream value(field("/proc/self/status", "VmHWM"));
+  std::istringstream value(field_of("/proc/self/status", "VmHWM"));
   std::int64_t kilobytes = 0;
   if (!(value >> kilobytes)) throw std::runtime_error("/proc/self/status has no VmHWM");
   return kilobytes * 1024;

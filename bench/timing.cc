@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/median.h"
+
 namespace gsa::bench {
 
-double Samples::median() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
+double Samples::median() const { return gsa::median(seconds); }
 
 double Samples::fastest() const { return *std::min_element(seconds.begin(), seconds.end()); }
 

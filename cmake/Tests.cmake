@@ -11,7 +11,10 @@ if(NOT GSA_SANITIZE)
   add_test(NAME format COMMAND tools/format.sh check)
   add_test(NAME names COMMAND "${GSA_PYTHON}" tools/check_names.py)
   add_test(NAME names_self_test COMMAND "${GSA_PYTHON}" tools/check_names.py --self-test)
-  set_tests_properties(layers layers_self_test names names_self_test format PROPERTIES WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  add_test(NAME width COMMAND "${GSA_PYTHON}" tools/check_width.py)
+  add_test(NAME width_self_test COMMAND "${GSA_PYTHON}" tools/check_width.py --self-test)
+  set_tests_properties(layers layers_self_test names names_self_test width width_self_test format PROPERTIES
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(format PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 

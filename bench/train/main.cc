@@ -6,13 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "../json_file.h"
 #include "../machine.h"
+#include "../program.h"
 #include "../progress.h"
 #include "../timing.h"
 #include "core/json.h"
@@ -338,19 +338,5 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1e9));
   app.add_option("--json", options.json, "File for the results")->capture_default_str();
   app.add_flag("--list", options.list, "Print the names of the cases and end");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    gsa::bench::run(options);
-  } catch (const gsa::UsageError& error) {
-    std::fprintf(stderr, "gsa_bench_train: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "gsa_bench_train: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return gsa::bench::run_program(app, argc, argv, [&] { gsa::bench::run(options); });
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../program.h"
 #include "core/file.h"
 #include "core/safetensors.h"
 #include "core/usage_error.h"
@@ -278,19 +278,5 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", options.dtype,
                  "auto (a GPU: bfloat16, a CPU: float32), float32, bfloat16, float16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
-    gsa::bench::run(options);
-  } catch (const gsa::UsageError& error) {
-    std::fprintf(stderr, "gsa_bench_tensors: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "gsa_bench_tensors: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return gsa::bench::run_program(app, argc, argv, [&] { gsa::bench::run(options); });
 }

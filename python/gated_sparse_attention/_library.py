@@ -1,7 +1,8 @@
 """Loads libgsa.so, whose operators are then torch.ops.gsa.*.
 
 The library is the one that the environment variable GSA_LIBRARY names, else the one that was installed with the
-package: beside this file, or after `pip install -e .` in another folder of the package's path. Beside it lies libgsa.json, which says what torch it was built with.
+package: beside this file, or after `pip install -e .` in another folder of the package's path. Beside it lies
+libgsa.json, which says what torch it was built with.
 """
 
 import json

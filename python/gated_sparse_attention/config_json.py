@@ -145,8 +145,8 @@ def _read_yarn(scaling: dict, yarn: YarnConfig, file: Any, prefix: str) -> None:
 
 
 def _refuse_window(values: dict, config: ModelConfig, in_all_layers: bool, file: Any) -> None:
-    """Takes out the keys of Mistral and Qwen, whose attention may be blind beyond a window. One that no sequence reaches
-    is none; any other is refused."""
+    """Takes out the keys of Mistral and Qwen, whose attention may be blind beyond a window. One that no sequence
+    reaches is none; any other is refused."""
     windowed, window = in_all_layers, values.pop("sliding_window", 4096)
     if not in_all_layers:
         first = values.pop("max_window_layers", None)

@@ -88,7 +88,7 @@ class Indexer(nn.Module):
 
     @torch.no_grad()
     def update_mean_variance(self, totals: Tensor) -> None:
-        """Moves the running mean, after the batch was selected; not at all where no query counts or it is not finite."""
+        """Moves the running mean, after the batch was selected; not where no query counts or it is not finite."""
         if self.reduce_totals is not None:
             self.reduce_totals(totals)
         mean, momentum = totals[0] / totals[1], self.config.mean_variance_momentum

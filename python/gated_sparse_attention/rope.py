@@ -11,8 +11,8 @@ from .config import Llama3RopeConfig, RopeConfig, YarnConfig
 def _ramp(size: int, theta: float, yarn: YarnConfig) -> list[float]:
     """How far each dimension pair is interpolated: 0 keeps its frequency, 1 divides it by the factor."""
 
-    def dimension_of(turns: float) -> float:
-        return size * math.log(yarn.original_length / (2 * math.pi * turns)) / (2 * math.log(theta))
+    def dimension_of(rotations: float) -> float:
+        return size * math.log(yarn.original_length / (2 * math.pi * rotations)) / (2 * math.log(theta))
 
     low, high = dimension_of(yarn.beta_fast), dimension_of(yarn.beta_slow)
     if yarn.truncate:
@@ -24,8 +24,8 @@ def _ramp(size: int, theta: float, yarn: YarnConfig) -> list[float]:
 
 
 def _llama3(frequency: float, llama3: Llama3RopeConfig) -> float:
-    turns = llama3.original_length * frequency / (2 * math.pi)
-    kept = (turns - llama3.low_freq_factor) / (llama3.high_freq_factor - llama3.low_freq_factor)
+    rotations = llama3.original_length * frequency / (2 * math.pi)
+    kept = (rotations - llama3.low_freq_factor) / (llama3.high_freq_factor - llama3.low_freq_factor)
     kept = min(max(kept, 0.0), 1.0)
     return frequency * (kept + (1 - kept) / llama3.factor)
 

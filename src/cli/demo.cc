@@ -107,9 +107,7 @@ int run_demo(const demo::Options& options) {
     return kInterrupted;
   }
   const std::filesystem::path page = options.output / "report.html";
-  AtomicFile file(page);
-  file.write(demo::html_report(results, program_path()));
-  file.commit();
+  write_file(page, demo::html_report(results, program_path()));
   bar.line(
       concat("done in ", duration(results.seconds), ", ", grouped(results.settings.steps()), " steps each"));
   print_demo(results);

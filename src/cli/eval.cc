@@ -253,12 +253,6 @@ Subject load_subject(const EvalCommand& options) {
   return subject;
 }
 
-void write_file(const std::filesystem::path& path, const std::string& content) {
-  AtomicFile file(path);
-  file.write(content);
-  file.commit();
-}
-
 OrderedJson eval_json(const EvalCommand& options, const Subject& subject, const Documents& documents,
                       const std::vector<Report>& reports) {
   OrderedJson json;

@@ -1,13 +1,13 @@
 
 #include "cli/generate_output.h"
 
-#include <algorithm>
 #include <cmath>
 #include <iostream>
 
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "core/json.h"
+#include "core/median.h"
 #include "core/memory.h"
 #include "gsa/error.h"
 #include "nn/torch.h"
@@ -22,12 +22,6 @@ std::string dumped(const OrderedJson& json) {
 
 double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 std::string speed(std::int64_t tokens, double seconds) {

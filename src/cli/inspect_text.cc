@@ -216,9 +216,7 @@ int inspect_text(const InspectTextCommand& options) {
   const at::ScalarType stored = model->output_weight().scalar_type();
   infer::Engine engine(std::move(model), engine_options(options, config, stored));
   const std::string page = serve::page_with_data(looked_at(engine, options, *tokenizer, tokens, positions));
-  AtomicFile file(options.output);
-  file.write(page);
-  file.commit();
+  write_file(options.output, page);
   std::cout << concat(
       options.output, ": ", grouped(positions.count()), positions.count() == 1 ? " token" : " tokens", " of ",
       grouped(static_cast<std::int64_t>(tokens.size())), ", positions ", grouped(positions.first), " .. ",

@@ -91,9 +91,7 @@ std::string introduction(Trainer& trainer) {
 void write_config(const TrainConfig& config) {
   TrainConfig written = with_absolute_paths(config);
   written.output.folder = ".";
-  AtomicFile file(std::filesystem::path(config.output.folder) / "config.toml");
-  file.write(to_toml(written));
-  file.commit();
+  write_file(std::filesystem::path(config.output.folder) / "config.toml", to_toml(written));
 }
 
 int train_model(const TrainCommand& options) {

@@ -153,6 +153,12 @@ void AtomicFile::commit() {
   sync_folder(folder_of(path_));
 }
 
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
 void check_writable(const std::filesystem::path& path) { const AtomicFile trial(path); }
 
 void sync_folder(const std::filesystem::path& folder) {

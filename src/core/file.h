@@ -55,6 +55,9 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
+// The whole of a file at once, by an AtomicFile.
+void write_file(const std::filesystem::path& path, std::string_view text);
+
 // Refuses a path that AtomicFile could not write to, before work whose result goes there. Leaves nothing
 // behind.
 void check_writable(const std::filesystem::path& path);

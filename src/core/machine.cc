@@ -7,24 +7,22 @@
 #include "gsa/error.h"
 
 namespace gsa {
-namespace {
 
-// What stands behind the first "key: value" of a file, without blanks around it.
-std::string value_of(const std::filesystem::path& file, const std::string& key) {
+std::string field_of(const std::filesystem::path& file, const std::string& key) {
+  constexpr const char* kBlanks = " \t";
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {
-    const std::size_t colon = line.find(':');
-    if (!line.starts_with(key) || colon == std::string::npos) continue;
-    const std::size_t begin = line.find_first_not_of(" \t", colon + 1), end = line.find_last_not_of(" \t");
-    if (begin != std::string::npos) return line.substr(begin, end - begin + 1);
+    if (!line.starts_with(key)) continue;
+    const std::size_t colon = line.find_first_not_of(kBlanks, key.size());
+    if (colon == std::string::npos || line[colon] != ':') continue;
+    const std::size_t begin = line.find_first_not_of(kBlanks, colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin, line.find_last_not_of(kBlanks) - begin + 1);
   }
   return "";
 }
 
-}  // namespace
-
 std::string processor_name(const std::filesystem::path& root) {
-  const std::string name = value_of(root / "proc/cpuinfo", "model name");
+  const std::string name = field_of(root / "proc/cpuinfo", "model name");
   return name.empty() ? "unknown processor" : name;
 }
 
@@ -32,7 +30,7 @@ std::string machine_name(const std::filesystem::path& root) {
   std::map<std::string, int> gpus;
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(root / "proc/driver/nvidia/gpus", none)) {
-    const std::string model = value_of(entry.path() / "information", "Model");
+    const std::string model = field_of(entry.path() / "information", "Model");
     if (!model.empty()) ++gpus[model];
   }
   std::string text;

@@ -37,9 +37,7 @@ class ByteTokenizer final : public Tokenizer {
                              {"vocab_size", kVocabulary},
                              {"bos_token_id", kBos},
                              {"eos_token_id", kEos}};
-    AtomicFile file(folder / "tokenizer_config.json");
-    file.write(config.dump(2) + "\n");
-    file.commit();
+    write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
   }
 
   std::uint32_t fingerprint() const override { return 0x62797465; }  // "byte"

@@ -99,9 +99,7 @@ void verify_checksums(const std::filesystem::path& folder, const std::vector<Sha
   }
   if (verified == before) return;
   try {
-    AtomicFile file(memory);
-    file.write(verified.dump(1) + "\n");
-    file.commit();
+    write_file(memory, verified.dump(1) + "\n");
   } catch (const Error&) {
     // A folder that is only read cannot remember.
   }

@@ -215,9 +215,7 @@ void DatasetWriter::finish() {
                              {"documents", documents_},
                              {"text_bytes", bytes_},
                              {"shards", list}};
-  AtomicFile file(folder_ / "dataset.json");
-  file.write(manifest.dump(2) + "\n");
-  file.commit();
+  write_file(folder_ / "dataset.json", manifest.dump(2) + "\n");
   finished_ = true;
 }
 

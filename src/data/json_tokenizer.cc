@@ -108,9 +108,7 @@ class JsonTokenizer final : public Tokenizer {
   }
 
   void save(const std::filesystem::path& folder) const override {
-    AtomicFile model(folder / "tokenizer.json");
-    model.write(text_);
-    model.commit();
+    write_file(folder / "tokenizer.json", text_);
     // The marks by name: the files that named them otherwise are not there.
     Json config = config_.is_object() ? config_ : Json{{"tokenizer_class", "PreTrainedTokenizerFast"}};
     const auto name = [&](const char* key, std::int32_t id) {
@@ -120,9 +118,7 @@ class JsonTokenizer final : public Tokenizer {
     };
     if (bos_named_) name("bos_token", bos_);
     name("eos_token", eos_);
-    AtomicFile file(folder / "tokenizer_config.json");
-    file.write(config.dump(2) + "\n");
-    file.commit();
+    write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
   }
 
   std::uint32_t fingerprint() const override {

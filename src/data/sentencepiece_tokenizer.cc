@@ -61,16 +61,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   void save(const std::filesystem::path& folder) const override {
-    AtomicFile model(folder / "tokenizer.model");
-    model.write(model_);
-    model.commit();
+    write_file(folder / "tokenizer.model", model_);
     const OrderedJson config{
         {"tokenizer_class", "LlamaTokenizer"},      {"bos_token", processor_.IdToPiece(bos())},
         {"eos_token", processor_.IdToPiece(eos())}, {"add_bos_token", true},
         {"add_prefix_space", begins_with_space()},  {"legacy", false}};
-    AtomicFile file(folder / "tokenizer_config.json");
-    file.write(config.dump(2) + "\n");
-    file.commit();
+    write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
   }
 
   std::uint32_t fingerprint() const override { return crc32c(std::as_bytes(std::span(model_))); }

@@ -64,8 +64,8 @@ std::unique_ptr<Tokenizer> json_tokenizer(std::string text, const std::filesyste
                                           const std::string& name);
 
 // A model's folder (of tokenizer.json, tokenizer.model, and tokenizer_config.json that names the byte
-// tokenizer, the first that is there: as transformers reads it), a SentencePiece file, a tokenizer.json (any name that ends in .json),
-// or the word "bytes".
+// tokenizer, the first that is there: as transformers reads it), a SentencePiece file, a tokenizer.json (any name that
+// ends in .json), or the word "bytes".
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& source);
 
 // Whether load_tokenizer() finds one in a model's folder. Folders of others may have none, or one of another

@@ -47,12 +47,6 @@ std::string time_text(double seconds) {
                       : concat(std::lround(seconds / 60), " minutes");
 }
 
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
 void prepare_folder(const std::filesystem::path& folder, const Events& events) try {
   namespace fs = std::filesystem;
   if (fs::exists(folder)) {
@@ -69,7 +63,7 @@ void prepare_folder(const std::filesystem::path& folder, const Events& events) t
     }
   }
   fs::create_directories(folder);
-  write_text(folder / kMark, "{\"made_by\": \"gsa demo\"}\n");
+  write_file(folder / kMark, "{\"made_by\": \"gsa demo\"}\n");
 } catch (const std::filesystem::filesystem_error& error) {
   bad_file(folder.string(), "a folder that can be made and written (--output names another)",
            error.code().message());
@@ -99,7 +93,7 @@ class Demo {
     train("standard", results_.standard);
     train("gsa", results_.gsa);
     results_.seconds = seconds_since(start_);
-    write_text(options_.output / "results.json", results_.to_json());
+    write_file(options_.output / "results.json", results_.to_json());
     return std::move(results_);
   }
 
@@ -212,7 +206,7 @@ class Demo {
     out.system = system;
     out.folder = (options_.output / system / "latest").string();
     describe_model(trainer.model()->config(), out);
-    write_text(options_.output / system / "config.toml", train::to_toml(trainer.config()));
+    write_file(options_.output / system / "config.toml", train::to_toml(trainer.config()));
     if (!trainer.run(events_.stop)) throw Stopped();
     out.seconds = seconds_since(begin);
     out.tokens_per_second = static_cast<double>(results_.settings.train_tokens) / out.seconds;

@@ -8,8 +8,9 @@
 
 namespace gsa::nn {
 
-// x [T, d], weights [n_i, d] -> [T, n_1 + n_2 + ...], plus biases [n_i], where there are any. Under autocast in autocast's type. Weights that lie
-// side by side in memory (lay_side_by_side) are read where they are; others are copied together first.
+// x [T, d], weights [n_i, d] -> [T, n_1 + n_2 + ...], plus biases [n_i], where there are any. Under autocast in
+// autocast's type. Weights that lie side by side in memory (lay_side_by_side) are read where they are; others are
+// copied together first.
 at::Tensor joint_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                         const std::vector<at::Tensor>& biases = {});
 

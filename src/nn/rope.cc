@@ -11,12 +11,12 @@ namespace {
 
 // How far dimension pair i is interpolated: 0 keeps its frequency, 1 divides it by the factor. The ramp is
 // linear in i between whole dimensions, as in the code that published YaRN checkpoints were made with (the
-// paper's text has it linear in the number of turns; both agree at the ends).
+// paper's text has it linear in the number of rotations; both agree at the ends).
 std::vector<double> interpolation_ramp(std::int64_t size, double theta, const YarnConfig& yarn) {
   const double length = static_cast<double>(yarn.original_length);
   const double dimensions = static_cast<double>(size);
-  auto dimension_of = [&](double turns) {
-    return dimensions * std::log(length / (2 * M_PI * turns)) / (2 * std::log(theta));
+  auto dimension_of = [&](double rotations) {
+    return dimensions * std::log(length / (2 * M_PI * rotations)) / (2 * std::log(theta));
   };
   const double first = dimension_of(yarn.beta_fast), last = dimension_of(yarn.beta_slow);
   const double low = std::max(yarn.truncate ? std::floor(first) : first, 0.0);
@@ -31,9 +31,9 @@ std::vector<double> interpolation_ramp(std::int64_t size, double theta, const Ya
 
 // The share of its frequency that a pair keeps; the rest is divided by the factor.
 double kept_share(double frequency, const Llama3RopeConfig& llama3) {
-  const double turns = static_cast<double>(llama3.original_length) * frequency / (2 * M_PI);
+  const double rotations = static_cast<double>(llama3.original_length) * frequency / (2 * M_PI);
   const double range = llama3.high_freq_factor - llama3.low_freq_factor;
-  return std::clamp((turns - llama3.low_freq_factor) / range, 0.0, 1.0);
+  return std::clamp((rotations - llama3.low_freq_factor) / range, 0.0, 1.0);
 }
 
 }  // namespace

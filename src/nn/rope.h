@@ -8,7 +8,7 @@
 // over the original length:
 //   low = floor(m(beta_fast)),  high = ceil(m(beta_slow)),  ramp_i = clamp((i - low) / (high - low), 0, 1)
 //   w_i <- w_i (1 - ramp_i) + w_i / factor * ramp_i
-// without floor and ceil where truncate is false. Linear: w_i <- w_i / factor. Llama 3, with t_i the turns of
+// without floor and ceil where truncate is false. Linear: w_i <- w_i / factor. Llama 3, with t_i the rotations of
 // pair i over the original length:
 //   t_i = original_length w_i / (2 pi),  keep_i = clamp((t_i - low_freq_factor) / (high - low), 0, 1)
 //   w_i <- w_i keep_i + w_i / factor * (1 - keep_i)

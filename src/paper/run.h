@@ -52,8 +52,8 @@ struct Identity {
   OrderedJson data;    // Source::identity()
   std::string device;  // "cpu" or "cuda"
 };
-// Makes the folder one of this identity, or throws gsa::Error where it holds something else. One of another identity that
-// has come to nothing, no figure and no model, is taken over.
+// Makes the folder one of this identity, or throws gsa::Error where it holds something else. One of another identity
+// that has come to nothing, no figure and no model, is taken over.
 void claim_folder(const std::filesystem::path& folder, const Identity& identity);
 // That of the folder's identity; empty where it has none.
 std::string device_of_folder(const std::filesystem::path& folder);

@@ -3,8 +3,7 @@
 //
 //   LineChart chart{.title = "Loss", .x = {.label = "step"}, .y = {.label = "nats a token"}};
 //   chart.series.push_back({.name = "gsa", .x = steps, .y = losses});
-//   AtomicFile file("loss.svg");
-//   file.write(to_svg(chart));
+//   write_file("loss.svg", to_svg(chart));
 #pragma once
 
 #include <cstdint>

@@ -39,9 +39,7 @@ std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) 
 }
 
 void write_json(const std::filesystem::path& path, const OrderedJson& json) {
-  AtomicFile file(path);
-  file.write(json.dump(2) + "\n");
-  file.commit();
+  write_file(path, json.dump(2) + "\n");
 }
 
 StoredType stored_type(const at::Tensor& tensor, const std::string& name) {

@@ -36,7 +36,7 @@ void put_bytes(std::string& out, int field, const std::string& value) {
   out += value;
 }
 
-// TensorFlow stores checksums turned and shifted, so that a checksum of data that holds checksums stays good.
+// TensorFlow stores checksums rotated and shifted, so that a checksum of data that holds checksums stays good.
 std::uint32_t masked(const std::string& text) {
   return std::rotr(crc32c(std::as_bytes(std::span(text))), 15) + 0xa282ead8u;
 }

@@ -14,8 +14,11 @@ TEST(Machine, IsNamedByWhatTheSystemSays) {
   EXPECT_EQ(processor_name(root.path()), "unknown processor");
   std::filesystem::create_directories(root.path() / "proc");
   std::ofstream(root.path() / "proc/cpuinfo")
-      << "processor\t: 0\nmodel\t\t: 7\nmodel name\t: A CPU @ 2 GHz\n";
+      << "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nmodel\t\t: 7 \nflags\t:\n";
   EXPECT_EQ(processor_name(root.path()), "A CPU @ 2 GHz");
+  EXPECT_EQ(field_of(root.path() / "proc/cpuinfo", "model"), "7");  // not that of "model name"
+  EXPECT_EQ(field_of(root.path() / "proc/cpuinfo", "flags"), "");
+  EXPECT_EQ(field_of(root.path() / "proc/cpuinfo", "mode"), "");
   EXPECT_TRUE(machine_name(root.path()).ends_with(" of A CPU @ 2 GHz"));
   for (const char* place : {"0000:01", "0000:02"}) {
     const auto folder = root.path() / "proc/driver/nvidia/gpus" / place;

@@ -303,9 +303,7 @@ TEST(AtomicFile, FailuresNameTheFileAndTheReason) {
   expect_error([&] { AtomicFile(folder / "no" / "f"); }, {(folder / "no" / "f").string(), "No such file"});
   expect_error([] { read_file("/dev/null", 10); }, {"a regular file"});
   expect_error([&] { read_file(folder / "none", 10); }, {"No such file"});
-  AtomicFile file(folder / "f");
-  file.write("0123456789");
-  file.commit();
+  write_file(folder / "f", "0123456789");
   expect_error([&] { read_file(folder / "f", 9); }, {"at most 9 bytes", "10"});
 }
 
@@ -329,9 +327,7 @@ TEST(AtomicFile, ALinkStaysAndItsFileIsReplaced) {
   std::filesystem::create_symlink("there/f", folder / "one");  // there is no f yet
   std::filesystem::create_symlink("one", folder / "two");
   for (const char* text : {"first", "second"}) {
-    AtomicFile file(folder / "two");
-    file.write(text);
-    file.commit();
+    write_file(folder / "two", text);
     EXPECT_EQ(read_file(folder / "there" / "f", 100), text);
   }
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "one"));

@@ -1,4 +1,4 @@
-"""tokenizer.json: ids and texts of the package `tokenizers`, in the families of Llama 2 and 3, Mistral, Qwen and GPT-2."""
+"""tokenizer.json: ids and texts of the package `tokenizers`, in the families of Llama, Mistral, Qwen and GPT-2."""
 
 import json
 import os

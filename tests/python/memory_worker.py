@@ -1,5 +1,5 @@
-"""Run by tests/python/test_memory.py with a folder and the name of a pass: the pass over 32K tokens, and by how many MiB it
-raised the peak of memory. One pass a process, as a peak hides the lower ones after it."""
+"""Run by tests/python/test_memory.py with a folder and the name of a pass: the pass over 32K tokens, and by how many
+MiB it raised the peak of memory. One pass a process, as a peak hides the lower ones after it."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ def train(**options):
 
 
 def kept():
-    """Where gradients are wanted and it takes no more than four times q, a layer keeps its mask: 128 MiB of bits here."""
+    """Where gradients are wanted and it takes no more than four times q, a layer keeps its mask: here 128 MiB."""
     layer, answers = gsa.GatedSparseAttention, []
     rule = layer._keeps_mask
     layer._keeps_mask = staticmethod(lambda *args: answers.append(rule(*args)) or answers[-1])

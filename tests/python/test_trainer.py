@@ -1,4 +1,4 @@
-"""transformers' Trainer on a small model: accumulation over unequal micro-batches, checkpointed activations, evaluation."""
+"""transformers' Trainer on a small model: accumulation over unequal micro-batches, checkpointing, evaluation."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Folders of Llama, Mistral, Qwen2 and Qwen3 as transformers writes them: their logits, and back again as themselves."""
+"""Folders of Llama, Mistral, Qwen2 and Qwen3 as transformers writes them: their logits, and back as themselves."""
 
 import contextlib
 import json

@@ -154,7 +154,7 @@ class GatedSparseCache(Cache):
         self.lengths = [length for length in self.lengths for _ in range(repeats)]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes the last columns of input away; their number is negative, as every version of transformers understands it."""
+        """Takes the last columns of input away; their number is negative, as transformers of any version read it."""
         if not -self.seen <= tokens_to_remove <= 0:
             bad_argument(_WHERE, "tokens_to_remove", f"0 .. {-self.seen}", tokens_to_remove)
         if tokens_to_remove < 0:

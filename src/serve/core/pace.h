@@ -1,4 +1,4 @@
-// How many tokens of prompts are read between two steps of running texts: learnt from what passes take. No torch header.
+// How many tokens of prompts are read between two steps of running texts: learnt from what passes take. No torch.
 //
 // A token costs more the longer its context is, so there is a price for each range of contexts: the first 1,024
 // tokens, the next 1,024, then ranges twice as long each time. A range without a price takes the nearest shorter one's,
@@ -22,8 +22,8 @@ class Pace {
     double seconds = 0;
     std::int64_t tokens = 0;
   };
-  // Where somebody writes, what is foreseen to fit into the gap, and a page in any case, of a text that has been read up
-  // to first_context; else max_chunk tokens.
+  // Where somebody writes, what is foreseen to fit into the gap, and a page in any case, of a text that has been read
+  // up to first_context; else max_chunk tokens.
   Room room(bool somebody_writes, std::int64_t first_context) const;
   // Takes up to so many tokens behind a context out of the room; how many.
   std::int64_t take(Room& room, std::int64_t context, std::int64_t tokens) const;

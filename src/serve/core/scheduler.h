@@ -115,8 +115,8 @@ class Scheduler {
   // have ended are no error.
   void cancel(TextId id);
 
-  // Where the model looks when it reads tokens[position]. done or failed is called on the compute thread; after cancel()
-  // neither.
+  // Where the model looks when it reads tokens[position]. done or failed is called on the compute thread; after
+  // cancel() neither.
   TextId look(std::vector<std::int64_t> tokens, std::int64_t position,
               std::function<void(const infer::Look&)> done, std::function<void(const std::string&)> failed);
 

@@ -22,7 +22,7 @@ std::int64_t Scheduler::Impl::readable(const TextJob& job) const {
 }
 
 // How a pass is divided among the texts that are read. A quarter is for those that have less before them than the one
-// that came first, the shortest first: a question need not wait for the book of somebody else. All else goes by arrival.
+// that came first, the shortest first: a question need not wait for somebody else's book. All else goes by arrival.
 std::vector<Scheduler::Impl::Share> Scheduler::Impl::shares() const {
   bool somebody_writes = false;
   std::vector<Share> shares;

@@ -28,8 +28,8 @@ class BodyClaim {
   BodyClaim& operator=(BodyClaim&&) = delete;
   ~BodyClaim() { release(); }
 
-  // False: there is not as much left. The beginning of a body does not count: while a few clients hold all of the budget,
-  // ordinary requests still come in.
+  // False: there is not as much left. The beginning of a body does not count: while a few clients hold all of the
+  // budget, ordinary requests still come in.
   bool grow_to(std::int64_t body) {
     constexpr std::int64_t kFree = 64 << 10;
     const std::int64_t bytes = std::max<std::int64_t>(body - kFree, 0);

@@ -7,8 +7,8 @@
 
 namespace gsa::serve {
 
-// Changes the news under the lock and wakes the connection if there are any. What the caller gave for hang-ups is let go of outside of
-// the lock: its destructor may come back here.
+// Changes the news under the lock and wakes the connection if there are any. What the caller gave for hang-ups is let
+// go of outside of the lock: its destructor may come back here.
 template <typename Change>
 void Exchange::change(Change change) {
   std::function<void()> spent;

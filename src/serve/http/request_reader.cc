@@ -21,7 +21,7 @@ struct RequestReader::Parser {
 
 namespace {
 
-// The last chunk, "0\r\n\r\n", is the shortest rest that a chunked body can have. Beast's parser asserts to get as much.
+// The last chunk, "0\r\n\r\n", is the shortest rest that a chunked body can have. Beast's parser asserts as much.
 constexpr std::size_t shortest_chunk = 5;
 
 std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
