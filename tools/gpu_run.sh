@@ -49,7 +49,7 @@ step() {
 build_all() {
   cmake --preset release --compile-no-warning-as-error -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON &&
     cmake --build --preset release -j "$(nproc)" \
-      --target gsa gsa_cli gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests
+      --target gsa gsa_cli gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests gsa_bench_infer
 }
 
 # cases <filter> <command...>: tests by name, all of which must run: a filter that names none fails, and so does a

@@ -40,8 +40,8 @@ itself; 'dense by torch' the fastest of cuDNN and FlashAttention, and the standa
 that is faster than what it ran.
 
 Several lengths end in one more table, by length: gsa, gsa where it runs dense (as dense_below makes it; up to 32K) and
-standard. Prompts beyond --dense-limit are read by gsa alone; standard's time is then that of --dense-limit, attention
-times the square of the lengths' ratio and the rest times the ratio, and says so.
+standard. Prompts beyond --dense-limit are read by gsa alone, in runs alone; standard's time is then that of
+--dense-limit, attention times the square of the lengths' ratio and the rest times the ratio, and says so.
 
 --index-every n: gsa has an indexer in every n-th layer, and the n - 1 layers behind it share its selection. On a CPU a
 group of n layers is timed, and what is shown is the mean of its layers; on a GPU the whole model has such groups. The
