@@ -48,7 +48,7 @@ Tokens before the chosen ones are read as a prompt, the chosen ones one by one a
 from 0; what the tokenizer puts before a text (a mark, mostly) is position 0.
 
 Examples
-  gsa inspect-text runs/book/latest --text book.txt --output look.html               the last 64 tokens
+  gsa inspect-text runs/book/latest --text page.txt --output look.html               the last 64 tokens
   gsa inspect-text model --text report.txt --last 200 --output look.html
   gsa inspect-text model --text report.txt --positions 4000-4063 --output look.html  a part in the middle
   gsa inspect-text model --text report.txt --phase dense --output dense.html         where it would look without
