@@ -151,6 +151,10 @@ wheel: configure ## the Python package with its library, as a wheel in dist/
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_wheel
 	@tools/wheel.sh $(INTERPRETER) $(BUILD) dist
 
+.PHONY: install-test
+install-test: packages ## pip install . of a fresh clone in a fresh environment, with and without build isolation, and README's example
+	@tools/pip_install.sh $(if $(PYTHON),$(INTERPRETER))
+
 # ---- Programs
 
 .PHONY: example bench
