@@ -16,14 +16,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 folder=$(mktemp -d "${TMPDIR:-/tmp}/gsa-pip-install.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 leg() {
-  local start=$SECONDS name=$1
+  local name=$1
   shift
-  if ! "$@" >"$folder/log" 2>&1; then
+  TIMEFORMAT="[pip-install] $name: %0R s (processor: %0U s)"
+  if ! { time "$@" >"$folder/log" 2>&1; } 2>&1; then
     cat "$folder/log" >&2
     echo "[pip-install] $name: failed, see above" >&2
     exit 1
   fi
-  echo "[pip-install] $name: $((SECONDS - start)) s"
 }
 
 # What must hold of an installed package. From a folder that has no copy of it; the time is that of the import alone.
