@@ -3,9 +3,9 @@
 #
 #   tools/pip_install.sh [PYTHON]     default: python3
 #
-# A clone of what is committed, in a new folder; a new virtual environment of PYTHON; `pip install .`, which makes a build
-# environment of its own, and then `pip install --no-build-isolation .` against the torch that is there. Of this tree
-# nothing is used, but for the libraries of `make deps`, which stand for packages of the system. ccache may help.
+# A clone of what is committed, in a new folder; a new virtual environment of PYTHON; `pip install .`, which makes a
+# build environment of its own, and then `pip install --no-build-isolation .` against the torch that is there. Of this
+# tree nothing is used, but for the libraries of `make deps`, which stand for packages of the system. ccache may help.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(command -v "${1:-python3}")

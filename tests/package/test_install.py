@@ -162,7 +162,7 @@ def test_an_optional_component_may_be_missing(prefix, tmp_path):
 
 
 def as_a_part(folder, target, source, *options):
-    """A project that takes this one in, configured; the command that compiles its own file, and those of its targets."""
+    """A project that takes this one in, configured: the command that compiles its own file, and all commands."""
     torch = "ON" if target == "gsa::torch" else "OFF"
     (folder / "CMakeLists.txt").write_text(
         f"cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nset(GSA_TORCH {torch})\nset(GSA_CUDA OFF)\n"
