@@ -5,9 +5,9 @@
     make bench-python ARGS="--tokens 4096 --new 32 --system gated-only"     another length, another system
 
 A model of random weights (time does not depend on them but through k, which is fixed here) with the sizes of a preset
-reads one prompt of bytes by both, one after the other, with the same number of threads. Shown is the mean time
-between two new tokens, on the wall and of the processor; only the latter means something while others use the cores.
-"""
+reads one prompt of bytes by both, one after the other, with the same number of threads: one, then all. Shown is the
+mean time between two new tokens, on the wall and of the processor; only the latter means something while others use the
+cores. """
 
 import argparse
 import json
@@ -57,12 +57,12 @@ def of_package(folder: Path, options) -> dict:
     return {"prompt_s": first - start, "wall_ms": 1e3 * (last - first) / steps, "cpu_ms": 1e3 * (last_cpu - first_cpu) / steps}
 
 
-def of_program(folder: Path, options) -> dict:
+def of_program(folder: Path, threads: int, options) -> dict:
     def run(*arguments) -> tuple[dict, float]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             [options.program, "generate", folder, "-t", "0", "--ignore-eos", "--json", "--stats", "--threads",
-             str(options.threads), "--device", "cpu", *map(str, arguments)],
+             str(threads), "--device", "cpu", *map(str, arguments)],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -84,18 +84,22 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--tokens", type=int, default=32768, help="of the prompt")
     parser.add_argument("--new", type=int, default=64, help="tokens that are generated")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count()}), help="one run with each")
     parser.add_argument("--program", default="build/release/bin/gsa")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    print(f"{options.preset} ({options.system}, {options.dtype}), {options.tokens} tokens, {options.threads} threads")
+    print(f"{options.preset} ({options.system}, {options.dtype}), {options.tokens} tokens")
     with tempfile.TemporaryDirectory() as folder:
         make_folder(Path(folder), options)
-        theirs, ours = of_program(Path(folder), options), of_package(Path(folder), options)
-    for name, found in (("gsa generate", theirs), ("generate()", ours)):
-        times = "   ".join(f"{key} {found[f'{key}_ms']:7.2f} ms a token (x {found[f'{key}_ms'] / theirs[f'{key}_ms']:.2f})"
-                           for key in ("wall", "cpu"))  # fmt: skip
-        print(f"{name:14} prompt {found['prompt_s']:7.1f} s   {times}")
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            theirs, ours = of_program(Path(folder), threads, options), of_package(Path(folder), options)
+            print(f"{threads} threads" if threads > 1 else "1 thread")
+            for name, found in (("gsa generate", theirs), ("generate()", ours)):
+                times = "   ".join(
+                    f"{key} {found[f'{key}_ms']:7.2f} ms a token (x {found[f'{key}_ms'] / theirs[f'{key}_ms']:.2f})"
+                    for key in ("wall", "cpu")
+                )
+                print(f"  {name:14} prompt {found['prompt_s']:7.1f} s   {times}", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,4 +31,15 @@ if(hwy_library MATCHES "\\.so$")
   file(REAL_PATH "${hwy_library}" hwy_file)
   string(REGEX MATCH "libhwy\\.so\\.[0-9]+" hwy_name "${hwy_file}")
   install(FILES "${hwy_file}" DESTINATION gated_sparse_attention RENAME "${hwy_name}" COMPONENT python EXCLUDE_FROM_ALL)
+  # Its licence asks to go along: Debian's package has it, and so has the folder of `make deps`.
+  find_file(GSA_HWY_LICENSE copyright LICENSE
+            PATHS "${GSA_HWY_INCLUDE_DIR}/../share/doc" "${GSA_HWY_INCLUDE_DIR}/../share/licenses"
+            PATH_SUFFIXES libhwy-dev libhwy1 libhwy1t64 highway NO_DEFAULT_PATH)
+  if(GSA_HWY_LICENSE)
+    install(FILES "${GSA_HWY_LICENSE}" DESTINATION gated_sparse_attention RENAME "libhwy.LICENSE" COMPONENT python
+            EXCLUDE_FROM_ALL)
+  elseif(SKBUILD)
+    message(WARNING "Highway's licence not found: the wheel holds libhwy without it, so do not hand it on "
+                    "(-DGSA_HWY_LICENSE=/path names the file)")
+  endif()
 endif()

@@ -4,7 +4,8 @@
     tools/test_summary.py BUILD_DIR
 
 Reads the reports that GoogleTest and pytest leave in BUILD_DIR/reports. Whether the run passed is ctest's word;
-this one adds that a suite without a single case is a failure.
+this one adds that a suite without a single case is a failure. NAME.skipped says in a line why a whole suite was left
+out.
 """
 
 import collections
@@ -15,6 +16,8 @@ import xml.etree.ElementTree as ElementTree
 
 def replay_of(build, report, case) -> str:
     suite, name = case.get("classname"), case.get("name")
+    if report.startswith("clients"):
+        return f"make clients ARGS=\"-k '{name}'\""
     if report.startswith(("package", "program", "pytest", "python")):
         return f"make pytest ARGS=\"-k '{name}'\""
     return f"{build}/gsa_{report}_tests --gtest_filter='{suite}.{name}'"
@@ -42,6 +45,8 @@ def main() -> int:
         for reason, count in collections.Counter(map(reason_of, skipped)).items():
             print(f"    {count:>4} skipped: {reason}")
         replay += [replay_of(build, report.stem, case) for case in failed]
+    for file in sorted((build / "reports").glob("*.skipped")):
+        print(f"  {file.stem:<21} skipped: {file.read_text(encoding='utf-8').strip()}")
     if replay:
         print("  replay:")
     for command in replay:

@@ -53,7 +53,7 @@ def check_torch(library: Path, running: str) -> None:
         raise ImportError(
             f"gated_sparse_attention: expected torch {minor}, with which {library} was built ({built}), got {running}. "
             f"Either install that torch: pip install 'torch=={minor}.*'; or build the package for this one, from a "
-            "clone: pip install scikit-build-core cmake ninja && "
+            "clone: pip install 'scikit-build-core>=0.11' cmake ninja && "
             "pip install --no-build-isolation --force-reinstall --no-deps ."
         )
 

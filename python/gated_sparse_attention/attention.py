@@ -163,7 +163,7 @@ class GatedSparseAttention(nn.Module):
         if plan.phase != "sparse" or mean_variance is not None or self.indexer is None:
             return self._attend(h, plan, mean_variance, selection, followers)
         if in_backward():
-            return self._attend_again(h, plan, followers)
+            return self._recompute(h, plan, followers)
         before = self.indexer.mean_variance.clone()
         result = self._attend(h, plan, before, None, followers)
         if self.training:
@@ -171,7 +171,7 @@ class GatedSparseAttention(nn.Module):
             self._last_move = None if torch.compiler.is_compiling() else (before, result.variance_totals)
         return result
 
-    def _attend_again(self, h: Tensor, plan: SequencePlan, followers: int) -> AttentionResult:
+    def _recompute(self, h: Tensor, plan: SequencePlan, followers: int) -> AttentionResult:
         """Inside a checkpointed function of the user's own: as the last pass was, and without moving the mean."""
         before, totals = self._last_move or (self.indexer.mean_variance, None)  # evaluation mode never moves it
         return self._attend(h, plan, before, None, followers, totals)

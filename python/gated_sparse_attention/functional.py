@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import _library  # noqa: F401, registers torch.ops.gsa
-from ._errors import bad_argument
+from ._errors import bad_argument, shown
 
 __all__ = [
     "AdamWStep", "Appended", "Attention", "AttentionGradients", "BudgetOptions", "Decoded", "IndexerInputs", "KlLoss",
@@ -312,13 +312,21 @@ def decode(
     its keys those of the cache; without index_q every visible key is attended to. gate: as z of :func:`gate`.
 
     For layers that share a selection: one call with an indexer gives out the positions (return_selected), the others
-    take them (selected) and score nothing.
+    take them (selected) and score nothing. What belongs to an indexer, index_w to budget, is refused without index_q.
     """
     tensors = (q, cache.k, cache.v, cache.block_table, cache.lengths)
     options = {"max_length": cache.max_length, "scale": scale}
+    if selected is not None and (index_q is not None or return_selected):
+        bad_argument("decode", "selected", "None beside index_q and return_selected", "positions")
+    if index_q is None:
+        for name, given in (("index_w", index_w), ("index_bias", index_bias)):
+            if given is not None:
+                bad_argument("decode", name, "None without index_q", shown(given))
+        for name, given, default in (("index_scale", index_scale, 1.0), ("form", form, "sigmoid"),
+                                     ("budget", budget, BudgetOptions())):  # fmt: skip
+            if given != default:
+                bad_argument("decode", name, "its default without index_q", given)
     if selected is not None:
-        if index_q is not None or return_selected:
-            bad_argument("decode", "selected", "None beside index_q and return_selected", "positions")
         return Decoded(*_ops.decode(*tensors, gate=gate, **options, selected=selected.positions,
                                     selected_k=selected.k_t))  # fmt: skip
     tensors += (index_q, cache.index_k, index_w, index_bias, gate)

@@ -66,7 +66,7 @@ What is there already is not asked again: a run that was cut off goes on, and mo
 added later. Answers are kept by batches of up to 64: Ctrl-C loses the one under way; the exit status is then 75.
 
 Models of others answer the same prompts: --write makes them as files, --score scores what was written beside them.
-examples/ruler_transformers.py does that for any model of transformers, and counts tokens with its tokenizer.
+`python -m gated_sparse_attention.ruler` does that for any model of transformers, and counts tokens with its tokenizer.
 
 Examples
   gsa ruler runs/book/latest --lengths 4096,8192 --samples 20 --essays essays.txt --squad dev-v2.0.json

@@ -161,21 +161,66 @@ def test_an_optional_component_may_be_missing(prefix, tmp_path):
     assert "no usable torch in GSA_PYTHON=/nowhere/python3" in output, output
 
 
-def test_as_a_part_of_another_project_it_is_libraries(tmp_path):
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nset(GSA_TORCH OFF)\nset(GSA_CUDA OFF)\n"
-        f"add_subdirectory({ROOT} gsa)\nadd_executable(app {HERE}/kernels/main.cc)\n"
-        "target_link_libraries(app PRIVATE gsa::kernels)\n"
+def as_a_part(folder, target, source, *options):
+    """A project that takes this one in, configured: the command that compiles its own file, and all commands."""
+    torch = "ON" if target == "gsa::torch" else "OFF"
+    (folder / "CMakeLists.txt").write_text(
+        f"cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nset(GSA_TORCH {torch})\nset(GSA_CUDA OFF)\n"
+        f"set(GSA_PYTHON {sys.executable})\nadd_subdirectory({ROOT} gsa)\nadd_executable(app {source})\n"
+        f"target_link_libraries(app PRIVATE {target})\n"
     )
-    status, output = call("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build")
+    status, output = call("cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", *options)
     assert status == 0, output
+    commands = call("ninja", "-C", folder / "build", "-t", "commands", "app")[1].splitlines()
+    (own,) = [line for line in commands if " -c " in line and str(source) in line]
+    return own, commands
+
+
+def test_as_a_part_of_another_project_it_is_libraries(tmp_path):
+    own, commands = as_a_part(tmp_path, "gsa::kernels", HERE / "kernels/main.cc",
+                              "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DTHE_USERS")  # fmt: skip
     targets = call("cmake", "--build", tmp_path / "build", "--target", "help")[1]
     assert "libgsa_kernels.a" in targets and "gsa_kernels_tests" not in targets and "gsa_data" not in targets
     status, output = call("ninja", "-C", tmp_path / "build", "gsa/include/stamp")
     assert status == 0 and (tmp_path / "build/gsa/include/gsa/kernels/attend/attend.h").is_file(), output
-    commands = call("ninja", "-C", tmp_path / "build", "-t", "commands", "app")[1].splitlines()
-    (own,) = [line for line in commands if "-c" in line and "kernels/main.cc" in line]
     assert "-Wshadow" not in own and "-iquote" not in own and "-std=gnu++20" in own
+    kernels = [line for line in commands if " -c " in line and "gsa_kernels.dir" in line]
+    assert kernels and all("-O2 -DTHE_USERS" in line and "-O3" not in line for line in kernels)
+
+
+def test_with_torch_as_a_part_of_another_project(tmp_path):
+    own, commands = as_a_part(tmp_path, "gsa::torch", HERE / "torch/main.cc")
+    targets = call("cmake", "--build", tmp_path / "build", "--target", "help")[1]
+    assert "libgsa.so" in targets and "gsa_nn_tests" not in targets and "gsa_cli" not in targets
+    assert "gsa/include" in own and "torch/include" in own and "-fopenmp" in own
+    assert "-Wshadow" not in own and "-iquote" not in own and "-O1" not in own
+    (link,) = [line for line in commands if " -o app " in line]
+    assert "libgsa.so" in link and "libtorch_cpu.so" in link
+
+
+def test_an_install_tree_without_torch(tmp_path):
+    """Whose kernels are those of this build: they know no torch, so they are not compiled once more."""
+    build, prefix = tmp_path / "build", tmp_path / "prefix"
+    status, output = call("cmake", "-G", "Ninja", "-S", ROOT, "-B", build, "-DGSA_TORCH=OFF", "-DGSA_CUDA=OFF",
+                          *(f"-DGSA_BUILD_{part}=OFF" for part in ("PROGRAM", "TESTS", "BENCH", "EXAMPLES")))  # fmt: skip
+    assert status == 0, output
+    shutil.copy(BUILD / "libgsa_kernels.a", build)
+    for command in (("cmake", "--build", build, "--target", "gsa_headers"),
+                    ("cmake", "--install", build, "--component", "development", "--prefix", prefix)):  # fmt: skip
+        status, output = call(*command)
+        assert status == 0, output
+    assert not [*prefix.rglob("gsa/torch"), *prefix.rglob("gsa/nn"), *prefix.rglob("libgsa.so")]
+    project = tmp_path / "without_torch"
+    shutil.copytree(HERE / "kernels", project)
+    for status, output in (
+        configure(project, prefix),
+        call("cmake", "--build", FOLDER / project.name),
+        call(FOLDER / project.name / "app"),
+    ):
+        assert status == 0, output
+    assert output == "keys 4, error below 1e-5\n"
+    status, output = configure(HERE / "torch", prefix, "--fresh")
+    assert status != 0 and "component torch" in output and "expected one of kernels" in output, output
 
 
 def test_the_page_shows_these_projects():

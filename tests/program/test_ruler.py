@@ -1,9 +1,6 @@
-"""gsa ruler as its users run it: a tiny model that has learned nothing, cut-off runs, models of others."""
+"""gsa ruler as its users run it: a tiny model that has learned nothing, cut-off runs, prompts for others."""
 
-import importlib.util
-import io
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -15,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "ruler_transformers.py"
 NOVEL = "The keeper lights the lamp. A boat comes in from the sea! Nobody is on the quay, and it is late. "
 
 
@@ -192,79 +188,3 @@ def test_a_counter_that_counts_otherwise_is_another_run(gsa):
     assert "0 prompts written" in ruler(gsa, *arguments)
     file.write_text("import sys\nfor line in sys.stdin: print(len(line) // 2)", encoding="utf-8")
     assert "a run with probe_tokens" in ruler(gsa, *arguments, status=1)
-
-
-def script():
-    spec = importlib.util.spec_from_file_location("ruler_transformers", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_script_answers_what_is_missing(gsa, monkeypatch):
-    """Its handling of files, with a stub for the model."""
-    module = script()
-    out = io.StringIO()
-    module.count(lambda text: {"input_ids": text.split()}, ['"a b c"\n', '"d"\n'], out)
-    assert out.getvalue() == "3\n1\n"
-
-    ruler(gsa, "bytes", "--write", "w", "--tasks", "niah_single_1,fwe", "--lengths", 1024, "--samples", 3)
-    folder = gsa.folder / "w"
-    answers = {
-        sample["prompt"]: " ".join(sample["answers"])
-        for file in (folder / "prompts").iterdir()
-        for sample in lines_of(file)
-    }
-    (folder / "predictions").mkdir()
-    first = lines_of(folder / "prompts" / "fwe-1024.jsonl")[0]
-    begun = json.dumps({"index": 0, "prediction": "an earlier run's"}) + '\n{"index": 1, "predic'
-    (folder / "predictions" / "fwe-1024.jsonl").write_text(begun, encoding="utf-8")
-    asked = []
-
-    def generate(prompt, max_new_tokens):
-        asked.append(prompt)
-        assert max_new_tokens in (50, 128)
-        return answers[prompt]
-
-    module.answer(generate, folder)
-    assert len(asked) == 5 and first["prompt"] not in asked
-    ruler(gsa, "--score", "w")
-    result = json.loads((folder / "ruler.json").read_text(encoding="utf-8"))
-    assert {cell["task"]: cell["score"] for cell in result["cells"]} == {"niah_single_1": 100, "fwe": 66.67}
-
-    def nothing_is_written(*_):
-        raise AssertionError("answers that are there are left alone")
-
-    monkeypatch.setattr(Path, "write_text", nothing_is_written)
-    module.answer(generate, folder)
-    assert len(asked) == 5
-
-
-def test_the_script_runs_a_model_of_transformers(gsa):
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed: no model to run")
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed: no tokenizer to make")
-    fast = tokenizers.Tokenizer(tokenizers.models.BPE())
-    fast.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"])
-    fast.train_from_iterator([NOVEL, "The grass is green. The special magic numbers"], trainer)
-    folder = gsa.folder / "llama"
-    transformers.PreTrainedTokenizerFast(tokenizer_object=fast, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
-    config = transformers.LlamaConfig(
-        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, bos_token_id=0, eos_token_id=1, pad_token_id=1,
-    )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "run", "llama", "out", "--", "--tasks", "niah_single_1", "--lengths", "1024",
-         "--samples", "2"],
-        cwd=gsa.folder, text=True, capture_output=True, timeout=600, check=False,
-        env={**os.environ, "GSA_PROGRAM": gsa.path, "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    for sample in lines_of(gsa.folder / "out" / "prompts" / "niah_single_1-1024.jsonl"):
-        assert sample["tokens"] == len(fast.encode(sample["prompt"]).ids) <= 1024 - 128
-        assert sample["tokens"] > 1024 - 128 - 100
-    result = json.loads((gsa.folder / "out" / "ruler.json").read_text(encoding="utf-8"))
-    assert [(cell["task"], cell["samples"], cell["score"]) for cell in result["cells"]] == [("niah_single_1", 2, 0)]

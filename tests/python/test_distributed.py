@@ -162,6 +162,30 @@ def test_a_resumed_run_has_the_same_losses(train, by_two, tmp_path):
         assert (tmp_path / "model" / name).read_bytes() == (folder / "model" / name).read_bytes()
 
 
+def test_a_run_goes_on_with_another_number_of_ranks(train, by_two, tmp_path):
+    folder, reports = by_two
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "checkpoints/step-00000008")
+    resumed = train(1, tmp_path, "--precision", "fp32")[len(reports) :]
+    assert [report["step"] for report in resumed] == [4, 5, 6, 7]
+    for ours, theirs in zip(resumed, reports[4:], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["kl"] == pytest.approx(theirs["kl"], rel=1e-4)
+    ours, theirs = (gsa.load_model(path / "model").state_dict() for path in (tmp_path, folder))
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5, msg=lambda m: f"{name}: {m}")
+
+
+def test_a_share_of_the_queries_teaches_the_indexer(train, by_two, tmp_path):
+    """A quarter, the default. Ranks draw for themselves; until the sparse phase draws move no loss but the
+    indexer's."""
+    found = train(2, tmp_path, "--precision", "fp32", "--kl-share", 0.25)
+    for ours, theirs in zip(found, by_two[1], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-2 if ours["phase"] == "sparse" else 1e-5)
+    first, whole = found[2]["kl"], by_two[1][2]["kl"]  # the same weights: an estimate of the same mean
+    assert first == pytest.approx(whole, rel=0.2) and first != whole and 0 < found[-1]["kl"] < first
+
+
 def fails(*command, **environment):
     """What a command says that must fail, in one line and without a traceback."""
     done = subprocess.run([str(word) for word in command], text=True, capture_output=True, check=False, timeout=600,

@@ -35,11 +35,17 @@ def same(ours, theirs):
         assert_same_bits(a, b)
 
 
-def test_every_operator_has_a_documented_function():
-    known = {"sparse_attend": "sparse_attention", "sparse_attend_with_mask": "sparse_attention",
-             "decode_with_selection": "decode"}  # fmt: skip
-    names = {known.get(name, name) for name in operators() if not name.endswith("_backward") and name != "few_linear"}
-    assert names | {"attend_backward", "built_with_cuda"} == {n for n in F.__all__ if n[0].islower()}
+PUBLIC = {  # what functional.py promises
+    "adamw_", "append", "attend", "attend_backward", "attend_lse", "cross_entropy_", "decode", "gate", "index_scores",
+    "indexer_kl", "pack_mask", "quantize_index_keys", "rms_norm", "rotary", "select", "select_mask", "skinny_linear",
+    "sparse_attention", "swiglu",
+}  # fmt: skip
+OPERATOR = {"sparse_attention": "sparse_attend"}
+
+
+def test_the_public_functions_are_documented_operators():
+    assert {OPERATOR.get(name, name) for name in PUBLIC} <= set(operators())
+    assert {name for name in F.__all__ if name[0].islower()} == PUBLIC | {"built_with_cuda"}
     for name in F.__all__:
         assert inspect.getdoc(getattr(F, name)), name
 
@@ -104,6 +110,11 @@ def test_decode_is_attention_over_pages(p):
     for options in (dict(selected=shared.selected, return_selected=True), dict(return_selected=True)):
         with pytest.raises(ValueError, match="argument '(selected|return_selected)'"):
             F.decode(p.q[:, -3:], cache, **options)
+    of_an_indexer = dict(index_w=p.index_w[:, -3:], index_bias=p.index_bias, index_scale=0.3, form="relu", budget=BUDGET)
+    for selected in (None, shared.selected):
+        for name, value in of_an_indexer.items():
+            with pytest.raises(ValueError, match=f"decode: argument '{name}': expected .* without index_q, got "):
+                F.decode(p.q[:, -3:], cache, selected=selected, **{name: value})
     keys = F.quantize_index_keys(cache.index_k)
     assert (keys.values * keys.scale.unsqueeze(-1) - cache.index_k).abs().max() < 0.02
 

@@ -53,6 +53,25 @@ def test_auto_classes_load_our_folders(case, folder):
         assert torch.equal(loaded(x, use_cache=False).logits, gsa.load_model(path).eval()(x))
 
 
+def test_auto_classes_load_folders_of_the_older_name(folder):
+    """As the program wrote them once; saved again they have today's."""
+    path, x = folder("gsa"), random_tokens()
+    expected = load(path)(x, use_cache=False).logits
+    config = json.loads((path / "config.json").read_text())
+    assert config["model_type"] == "gated_sparse_attention"
+    (path / "config.json").write_text(json.dumps(config | {"model_type": "gsa"}))
+    assert type(transformers.AutoConfig.from_pretrained(path)) is hf.GatedSparseAttentionConfig
+    for kind, wanted in ((transformers.AutoModelForCausalLM, hf.GatedSparseAttentionForCausalLM),
+                         (transformers.AutoModel, hf.GatedSparseAttentionModel)):  # fmt: skip
+        loaded, info = kind.from_pretrained(path, output_loading_info=True)
+        assert type(loaded) is wanted and not info["missing_keys"], info
+        assert loaded.config.model_type == "gated_sparse_attention"
+    loaded = load(path)
+    assert torch.equal(loaded(x, use_cache=False).logits, expected)
+    loaded.save_pretrained(path)
+    assert json.loads((path / "config.json").read_text())["model_type"] == "gated_sparse_attention"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_the_running_mean_stays_float64(dtype, folder):
     path = folder("gsa", torch.bfloat16)
@@ -103,10 +122,12 @@ def test_greedy_text_is_the_programs(options, trained, program):
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
     printed = program("generate", path, "-n", 60, "--temperature", 0, "--ignore-eos", "--json", *words)
     expected = {line["prompt"]: line["tokens"] for line in map(json.loads, filter(None, printed.splitlines())) if "tokens" in line}
-    loaded = load(path)
+    loaded, tokenizer = load(path), transformers.AutoTokenizer.from_pretrained(path)
     for number, prompt in enumerate(prompts):
-        ids = torch.tensor([[256, *prompt.encode()]])
-        found = loaded.generate(ids, max_new_tokens=60, min_new_tokens=60, do_sample=False, eos_token_id=-1)
+        inputs = tokenizer(prompt, return_tensors="pt")
+        ids = inputs["input_ids"]
+        assert ids.tolist() == [[256, *prompt.encode()]]
+        found = loaded.generate(**inputs, max_new_tokens=60, min_new_tokens=60, do_sample=False, eos_token_id=-1)
         assert found[0, ids.size(1) :].tolist() == expected[number]
 
 
@@ -538,6 +559,33 @@ def test_training_compiles(case, folder):
             assert torch.equal(compiled(loaded, x.roll(n)), step(twin, x.roll(n)))
     for (name, a), b in zip(loaded.named_buffers(), twin.buffers()):
         assert torch.equal(a, b) and a != 0.02 and torch.equal(loaded.state_dict()[name], a), name
+
+
+@pytest.mark.parametrize("case, labels", [("gsa", False), ("gsa", True), ("shared", True)])
+def test_the_whole_model_compiles_as_one_graph(case, labels, folder):
+    loaded, x = load(folder(case)).train(labels), random_tokens()
+    twin, more = copy.deepcopy(loaded), dict(labels=x) if labels else dict(use_cache=False)
+    torch._dynamo.reset()
+    compiled = torch.compile(loaded, backend="aot_eager", fullgraph=True)
+    with torch.set_grad_enabled(labels):
+        ours, theirs = compiled(x, **more), twin(x, **more)
+    assert torch.equal(ours.logits, theirs.logits)
+    if labels:
+        assert torch.equal(ours.loss, theirs.loss) and torch.equal(ours.indexer_loss, theirs.indexer_loss)
+        ours.loss.backward(), theirs.loss.backward()
+        for (name, a), b in zip(loaded.named_parameters(), twin.parameters()):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")
+
+
+def test_padding_breaks_the_graph_and_nothing_else(folder):
+    loaded, x = load(folder("gsa")), random_tokens(2, 40)
+    mask = torch.ones_like(x)
+    mask[1, :9] = 0
+    torch._dynamo.reset()
+    compiled = torch.compile(loaded, backend="aot_eager")
+    with torch.no_grad():
+        expected = loaded(x, attention_mask=mask, use_cache=False).logits
+        assert torch.equal(compiled(x, attention_mask=mask, use_cache=False).logits, expected)
 
 
 @SELECTED

@@ -194,6 +194,7 @@ def test_the_installed_library_brings_what_it_needs():
     maps = python("import gated_sparse_attention; print(open('/proc/self/maps').read())")
     loaded = {line.split()[-1] for line in maps.splitlines() if ".so" in line}
     assert [path for path in loaded if "libhwy.so" in path] == [str(_library.path.parent / "libhwy.so.1")]
+    assert "Apache" in (_library.path.parent / "libhwy.LICENSE").read_text()  # which asks to go along
     assert len([path for path in loaded if "libgomp" in path or "libiomp5" in path]) == 1  # torch's alone
     run_path = subprocess.run(["readelf", "-d", _library.path], text=True, capture_output=True, check=True).stdout
     assert "[$ORIGIN:$ORIGIN/../torch/lib]" in run_path and "libgomp" not in run_path
