@@ -147,6 +147,15 @@ def masks_with_union(tokens, k, ratio):
     return mask, sum(overlaps) / len(overlaps)
 
 
+def union_keys(mask):
+    """Keys in the unions of all tiles of TILE queries of a mask [1, tokens, words], tokens a multiple of TILE."""
+    words = mask[0].unflatten(0, (-1, TILE))
+    union = words[:, 0].clone()
+    for i in range(1, TILE):
+        union |= words[:, i]
+    return sum(int(unpack(part).sum()) for part in union.split(256))
+
+
 # ---- all inputs of one layer
 
 

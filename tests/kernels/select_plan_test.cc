@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace gsa::cuda {
 namespace {
 
@@ -69,6 +72,27 @@ TEST(SelectPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_select(usual(32768))),
             "stored scores, 64 tiles at a time, wgmma: rows of at most 32768 keys");
   EXPECT_EQ(to_string(choose_select(usual(131072))), "one pass, wgmma: rows of more than 32768 keys");
+}
+
+// Of a round whose tiles are numbered from the longest to the shortest.
+TEST(SelectPlan, BlocksOfAMultiprocessorShareTheWork) {
+  for (const int tiles : {1, 2, 131, 132, 133, 200, 256, 263, 264}) {
+    std::vector<int> taken(static_cast<std::size_t>(tiles)), first(132, 0);
+    int most = 0, least = 2 * tiles;
+    for (int block = 0; block < tiles; ++block) {
+      const int tile = tile_of_block(block, tiles, 132);
+      ASSERT_TRUE(tile >= 0 && tile < tiles) << tiles << " " << block;
+      ++taken[static_cast<std::size_t>(tile)];
+      if (block < 132) {
+        first[static_cast<std::size_t>(block)] = tile;
+      } else {
+        const int both = first[static_cast<std::size_t>(block - 132)] + tile;
+        most = std::max(most, both), least = std::min(least, both);
+      }
+    }
+    for (const int times : taken) EXPECT_EQ(times, 1) << tiles;
+    if (tiles > 132) EXPECT_EQ(most, least) << tiles;
+  }
 }
 
 }  // namespace

@@ -90,6 +90,14 @@ def test_the_operators_do_on_the_file_what_the_model_did(folder, library, layer)
     assert metadata["layer"] == str(layer) and metadata["offset"] == "7" and metadata["phase"] == "sparse"
 
 
+def test_unions_are_counted_from_words(modules):
+    mask, _ = modules["gpu_inputs"].masks_with_union(2048, 24, 3)
+    keys = [set() for _ in range(2048 // 16)]
+    for query, words in enumerate(mask[0].tolist()):
+        keys[query // 16] |= {32 * w + i for w, word in enumerate(words) for i in range(32) if word >> i & 1}
+    assert modules["gpu_inputs"].union_keys(mask) == sum(map(len, keys))
+
+
 @pytest.fixture(scope="module")
 def by_hand(modules, library):
     """union/k of a file of gsa_bench_tensors, by bench/gpu_inputs.py."""

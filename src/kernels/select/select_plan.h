@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/cuda_context.h"
+#include "kernels/common/host_device.h"
 
 namespace gsa::cuda {
 
@@ -37,6 +38,12 @@ std::string to_string(const SelectConfig& config);
 // Whether Hopper's kernels take these scores; the one pass only those of 64.
 bool hopper_scores(const SelectFacts& facts);
 bool hopper_pass(const SelectFacts& facts);
+
+// The tile of a round that a block of Hopper's pass takes, number 0 being the longest. A multiprocessor runs two
+// blocks: where the first has one of the longest tiles, the second gets one of the shortest, so that all end alike.
+GSA_DEVICE int tile_of_block(int block, int tiles, int multiprocessors) {
+  return block < multiprocessors ? block : tiles - 1 - (block - multiprocessors);
+}
 
 // Rows of stored scores have room for a multiple of it.
 inline constexpr std::int64_t kStoredStep = 64;

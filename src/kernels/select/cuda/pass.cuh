@@ -26,7 +26,8 @@ struct LongArgs {
   long long slot_bytes;
   int shift, samples, list;  // as in LongPlan
   int first_tile, tiles;     // under way: tiles first_tile .. first_tile + tiles - 1
-  int ring_bytes;            // of shared memory
+  int multiprocessors;
+  int ring_bytes;  // of shared memory
   bool query_in_shared;
   Bound* bounds;      // of each query
   RowPassed* passed;  // of each query of the tiles under way

@@ -93,6 +93,7 @@ void launch_long(const ScoreInput& in, ScoreType type, const Budget& budget, con
   args.slots = context.workspace->array<char>((at_once + 1) * plan.slot_bytes);
   args.slot_bytes = plan.slot_bytes;
   args.shift = plan.shift, args.samples = plan.samples, args.list = plan.list, args.tiles = tiles;
+  args.multiprocessors = context.device.multiprocessors;
   args.ring_bytes = sizes.ring, args.query_in_shared = sizes.query_in_shared;
   const std::size_t queries = static_cast<std::size_t>(in.sequences.total_queries);
   args.bounds = context.workspace->array<Bound>(queries);

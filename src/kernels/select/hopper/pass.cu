@@ -3,6 +3,7 @@
 // registers for two blocks a multiprocessor only, as many as a chunk of 16,384 queries has for each.
 #include "kernels/select/cuda/pass.cuh"
 #include "kernels/select/hopper/scores.cuh"
+#include "kernels/select/select_plan.h"
 
 namespace gsa::cuda::selecting {
 namespace {
@@ -51,7 +52,7 @@ __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_pass_kerne
 #ifdef GSA_HOPPER_CODE
   extern __shared__ __align__(1024) char memory[];
   __shared__ PassShared shared;
-  const int number = static_cast<int>(blockIdx.x);
+  const int number = tile_of_block(static_cast<int>(blockIdx.x), args.tiles, args.multiprocessors);
   const QueryTile tile = tile_of(args, number);
   if (tile.count == 0) return;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
