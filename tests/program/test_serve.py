@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from serving import WORDS, Server, run, train_tiny
@@ -150,6 +151,22 @@ def test_a_shared_prefix_is_read_once(model):
         assert metrics["gsa_prefill_tokens_total"] == 8192 + 16 * 3
         cached = sorted(answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers)
         assert cached == [0] + [8192] * 15
+
+
+# A prompt that the budget covers is read by dense kernels; what it left serves one that selects.
+def test_pages_of_a_covered_prompt_serve_a_longer_one(model, tmp_path):
+    fixed = Path(shutil.copytree(model, tmp_path / "fixed"))
+    config = json.loads((fixed / "config.json").read_text())
+    config |= {"index_budget": "fixed", "index_topk": 96, "index_topk_max": 96}
+    (fixed / "config.json").write_text(json.dumps(config))
+    text = " ".join(prompts(12, seed=11))
+    covered, longer = text[:90], text[:220]
+    expected = generated(fixed, [covered, longer], "--temperature", 0)
+    with Server(fixed) as server:
+        assert server.text(covered) == expected[0, 0]
+        answer = server.complete(longer)
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
+        assert answer["choices"][0]["text"] == expected[1, 0]
 
 
 def test_clients_that_hang_up_leave_nothing(model):
