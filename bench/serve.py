@@ -3,8 +3,7 @@
 
     bench/serve.py MODEL --program build/release/bin/gsa [--json FILE]
     bench/serve.py random:paper-1.7b --parts decode --device cuda --context 131072 --program ...
-                   a preset's sizes with random weights in bfloat16, a vocabulary of bytes and 256K positions; the
-                   library beside the program and the Python package of this tree make it
+                   a preset's sizes with random weights (bench/random_model.py)
 
     load      500 requests from 8 clients and 64 from 64, every second one with a prompt of its own: errors, greedy
               texts against gsa generate's, sampled ones against themselves, resident memory over time, once the prefix
@@ -31,6 +30,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from random_model import random_model
 
 WORDS = "keeper lamp harbour rope tide gull stone bell net boat light door wind sand rain key".split()
 
@@ -88,30 +89,6 @@ class Server:
     def resident(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
-
-
-def random_model(preset, arguments):
-    """A folder with a model of that preset."""
-    program, scratch = Path(arguments.program).resolve(), Path(arguments.scratch)
-    os.environ["GSA_LIBRARY"] = str(program.parent.parent / "libgsa.so")
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-    import torch  # noqa: PLC0415, only here
-    import gated_sparse_attention as gsa  # noqa: PLC0415
-
-    config = gsa.ModelConfig.preset(preset)
-    config.vocab_size, config.bos_id, config.eos_ids, config.max_positions = 258, 256, [257], 1 << 18
-    torch.manual_seed(1)
-    torch.set_default_dtype(torch.bfloat16)
-    model = gsa.GatedSparseForCausalLM(config)
-    for buffer in model.buffers():
-        buffer.fill_(0.02)  # running means of a model that has seen something
-    folder = scratch / f"random-{preset}"
-    folder.mkdir(parents=True, exist_ok=True)
-    gsa.save_model(model, folder)
-    (scratch / "word.txt").write_text("lamp")
-    subprocess.run([program, "tokenize", scratch / "word.txt", "--output", scratch / "word"], check=True, capture_output=True)
-    (folder / "tokenizer_config.json").write_bytes((scratch / "word/tokenizer_config.json").read_bytes())
-    return folder
 
 
 def prompt_of(index):
@@ -307,7 +284,8 @@ def main():
     if unknown:
         parser.error(f"--parts: expected some of {', '.join(PARTS)}, got {', '.join(unknown)}")
     if arguments.model.startswith("random:"):
-        arguments.model = str(random_model(arguments.model.removeprefix("random:"), arguments))
+        preset = arguments.model.removeprefix("random:")
+        arguments.model = str(random_model(preset, Path(arguments.scratch) / f"random-{preset}", arguments.program))
     results, failed = {"cores": os.cpu_count(), "device": arguments.device}, []
     for part in arguments.parts.split(","):
         holds = PARTS[part](arguments, results)

@@ -15,7 +15,8 @@
 #   --run N         tokens in a run: larger ones make neighbours agree more; union/k is printed (default 512)
 #   --text FILE     for sharing; .xz is unpacked
 #
-# On an H200: a minute or two a part, sharing about ten. A part that fails does not keep the others from running.
+# On an H200, estimated: two minutes for lengths and layers each, five for million, three for generate, ten for sharing.
+# A part that fails does not keep the others from running.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -71,16 +72,16 @@ infer() { # <name> <option...>
 
 generate() {
   local folder=$out/random-paper-1.7b
-  [ -e "$folder/config.json" ] || "$python" bench/random_model.py paper-1.7b "$folder" || return
+  [ -e "$folder/config.json" ] || "$python" bench/random_model.py paper-1.7b "$folder" --program $build/bin/gsa || return
   "$python" -c "
 import sys
 line = 'the keeper of lamp %d walks to the harbour and back\n'
 text = ''.join(line % i for i in range(21000))
 sys.stdout.write(text[: 2**20 - 1])  # a byte is a token, behind the begin mark
 " >"$out/million.txt" || return
-  part generate $build/bin/gsa generate "$folder" --device cuda --prompt-file "$out/million.txt" --extend 32 \
+  part generate $build/bin/gsa generate "$folder" --device cuda --prompt-file "$out/million.txt" --extend 5 \
     --max-tokens 64 --ignore-eos --temperature 0 --stats --json
-  $build/bin/gsa inspect "$folder" --length 1048576
+  $build/bin/gsa inspect "$folder" --length 1048576 --extend 5
 }
 
 sharing() {
@@ -105,8 +106,8 @@ for name in "${parts[@]}"; do
       infer layers-4 --length 131072 --index-every 4
       ;;
     million)
-      infer million-1 --sequences 1 --length 1048576
-      infer million-4 --sequences 1 --length 1048576 --index-every 4
+      infer million-1 --sequences 1 --length 1048576 --dense-limit 131072
+      infer million-4 --sequences 1 --length 1048576 --dense-limit 131072 --index-every 4
       ;;
     *) "$name" || touch "$out/$name.failed" ;;
   esac
