@@ -78,7 +78,7 @@ TEST(SelectPlan, PrintsItself) {
 TEST(SelectPlan, BlocksOfAMultiprocessorShareTheWork) {
   for (const int tiles : {1, 2, 131, 132, 133, 200, 256, 263, 264}) {
     std::vector<int> taken(static_cast<std::size_t>(tiles)), first(132, 0);
-    int most = 0, least = 2 * tiles;
+    int longest = 0, shortest = 2 * tiles;
     for (int block = 0; block < tiles; ++block) {
       const int tile = tile_of_block(block, tiles, 132);
       ASSERT_TRUE(tile >= 0 && tile < tiles) << tiles << " " << block;
@@ -87,11 +87,13 @@ TEST(SelectPlan, BlocksOfAMultiprocessorShareTheWork) {
         first[static_cast<std::size_t>(block)] = tile;
       } else {
         const int both = first[static_cast<std::size_t>(block - 132)] + tile;
-        most = std::max(most, both), least = std::min(least, both);
+        longest = std::max(longest, both), shortest = std::min(shortest, both);
       }
     }
     for (const int times : taken) EXPECT_EQ(times, 1) << tiles;
-    if (tiles > 132) EXPECT_EQ(most, least) << tiles;
+    if (tiles > 132) {
+      EXPECT_EQ(longest, shortest) << tiles;
+    }
   }
 }
 
