@@ -49,17 +49,19 @@ say how. Parts that the folder has stay as they are. Weights keep their type, to
 Weights go from file to file, a tensor at a time: beside these, one layer in float32 is in memory. OUT appears when it
 is complete; a folder that has something in it is refused.
 
---index-every n leaves indexers behind: one of n layers keeps its own, and the layers after it attend to what it selects,
-which makes long texts faster. With --data the text of a dataset says which layers: those whose groups agree best on
-keys, ceil(layers / n) of them (gsa eval --measure agreement has the figures); what each layer kept of attention's mass
-before and keeps now is printed. Without it every n-th layer keeps its indexer, and nothing was measured. --index-layers
-names the layers. Afterwards training gets the model used to it: gsa train, sparse steps.
+--index-every n leaves indexers behind: one of n layers keeps its own, and the layers after it attend to what it
+selects, which makes long texts faster. With --data the text of a dataset says which layers: those whose groups agree
+best on keys, ceil(layers / n) of them (gsa eval --measure agreement has the figures); what each layer kept of
+attention's mass before and keeps now is printed, as they select whatever model.dense_below is. Without it every n-th
+layer keeps its indexer, and nothing was measured. --index-layers names the layers. Afterwards training gets the model
+used to it: gsa train, sparse steps.
 
 --set takes the options of `gsa train` about the model: model.k_base, model.k_min, model.k_max, model.budget,
 model.index_heads, model.index_head_size, model.index_rope_fraction, model.index_temperature, model.dense_below,
-model.value_gate, model.output_gate, model.gate_init, model.score_form, model.indexer_init and so on; what the folder's weights fix (sizes,
-model.rope_theta) cannot be another. model.extend stretches positions, to which the model has to get used in training.
-k_base is otherwise an eighth of the model's length, at most 2048; k_min an eighth and k_max twice that.
+model.value_gate, model.output_gate, model.gate_init, model.score_form, model.indexer_init and so on; what the folder's
+weights fix (sizes, model.rope_theta) cannot be another. model.extend stretches positions, to which the model has to get
+used in training. k_base is otherwise an eighth of the model's length, at most 2048; k_min an eighth and k_max twice
+that.
 
 Examples
   gsa convert Qwen3-0.6B --output qwen3-gsa
@@ -335,7 +337,9 @@ void tell(const ConvertCommand& options, const nn::ModelConfig& stored, const nn
             << grouped(nn::count_model(config).total()) << " parameters\n";
   if (made.gate_parameters > 0) {
     std::cout << "gates    " << grouped(made.gate_parameters)
-              << " new parameters, all 0: one half everywhere, folded into v_proj and o_proj\n";
+              << (a.gate_init == 0.5 ? " new parameters, all 0: one half"
+                                     : concat(" new parameters, weights 0: ", a.gate_init))
+              << " everywhere, folded into v_proj and o_proj\n";
   }
   if (made.dropped_parameters > 0) {
     std::cout << concat("indexer  in layers ", nn::layers_text(config.index_layers), "; ",

@@ -53,14 +53,16 @@ Grouping::Grouping(const std::filesystem::path& folder, const GroupingOptions& o
 
 eval::Report Grouping::measure(const std::filesystem::path& folder, const char* what, bool agreement) {
   const torch::Device device = nn::device_by_name("auto");
-  nn::LoadOptions how{.device = device};
+  nn::LoadOptions how{.config = nn::load_config(folder), .device = device};
+  // Selections are what is compared: they are made in windows too that would run dense.
+  how.config->attention.dense_below = 0;
   if (device.is_cuda()) how.dtype = DType::bf16;
   eval::EvaluateOptions options{
       .perplexity = false, .selection = true, .oracle = false, .agreement = agreement};
   options.windows = {.length = length_, .predictions = tokens_};
-  check_eval_memory(
-      {.folder = folder, .config = nn::load_config(folder), .dtype = how.dtype, .device = device},
-      *documents_, options, "a shorter --length takes less, and without --data nothing is measured");
+  check_eval_memory({.folder = folder, .config = *how.config, .dtype = how.dtype, .device = device},
+                    *documents_, options,
+                    "a shorter --length takes less, and without --data nothing is measured");
   Progress progress(what, eval::WindowReader(*documents_, options.windows).predictions());
   options.progress = [&](std::int64_t done, std::int64_t total) {
     go_on_();

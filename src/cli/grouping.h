@@ -27,7 +27,7 @@ void add_grouping_options(CLI::App& app, GroupingOptions& options, const char* g
 
 class Grouping {
  public:
-  // Measures the folder's model. go_on: called between batches; may throw to stop.
+  // Measures the folder's model, without its dense_below. go_on: called between batches; may throw to stop.
   Grouping(const std::filesystem::path& folder, const GroupingOptions& options, std::function<void()> go_on);
 
   // The layers of `leaders` indexers whose groups agree best.

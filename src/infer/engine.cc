@@ -56,6 +56,14 @@ EngineOptions resolved(EngineOptions options, const Weights& weights) {
   return options;
 }
 
+// Not before some layer has a mean of the variance: training sets it, and gsa convert leaves it unset.
+bool budgets_adapt(const Weights& weights) {
+  if (weights.config.attention.budget.mode == BudgetMode::fixed) return false;
+  return std::ranges::any_of(weights.layers, [](const LayerWeights& layer) {
+    return layer.mean_variance.defined() && !(layer.mean_variance.item<double>() < 0);
+  });
+}
+
 DType dtype_of(at::ScalarType type) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
     if (binding::scalar_type(dtype) == type) return dtype;
@@ -115,6 +123,7 @@ class Engine::Impl {
                                                        .page_size = options_.page_size}),
                options_.device, options_.cache_bytes) {
     options_.cache_bytes = cache_.use().budget;
+    adapts_ = budgets_adapt(network_.weights());
     if (options_.count_keys) {
       key_sum_ = torch::zeros({}, torch::dtype(at::kLong).device(options_.device));
     }
@@ -149,7 +158,7 @@ class Engine::Impl {
   // with a text may not depend on the others.
   bool takes_every_key(std::int64_t length) const {
     const nn::BudgetConfig& budget = network_.weights().config.attention.budget;
-    return length <= (budget.mode == BudgetMode::fixed ? budget.base : budget.min);
+    return length <= (adapts_ ? budget.min : budget.base);
   }
   Pass make_pass(const std::vector<PromptChunk>& chunks, std::span<const Prompt> prompts, bool sparse) const;
   PagedPart make_part(const std::vector<std::pair<const Sequence*, std::int64_t>>& ends,
@@ -159,6 +168,7 @@ class Engine::Impl {
                      std::span<const Prompt> prompts, std::vector<std::vector<Tensor>>& parts) const;
   Tensor decode_alike(std::span<const Step> steps, const std::vector<std::size_t>& chosen, bool sparse);
 
+  bool adapts_ = false;  // whether k_t may be another than the budget's base
   std::optional<StepGraphs> graphs_;
   std::optional<std::uint32_t> fingerprint_;
 };

@@ -85,7 +85,10 @@ GenerateResult generate_shared(Engine& engine, const data::Tokenizer& tokenizer,
     sequences.push_back(shared[i] > 0 ? sequences.back().fork(static_cast<std::int64_t>(shared[i]))
                                       : engine.start());
     const auto rest = std::span(tokens).subspan(shared[i]);
-    if (rest.size() > 1) waiting.push_back({&sequences.back(), rest.first(rest.size() - 1)});
+    if (rest.size() > 1) {
+      waiting.push_back(
+          {&sequences.back(), rest.first(rest.size() - 1), static_cast<std::int64_t>(tokens.size())});
+    }
   }
   read_waiting();
 

@@ -67,7 +67,7 @@ class Converter {
     const std::map<std::string, Part> all = parts_of(whole);
     parts_ = parts_of(options.config);
     for (const auto& [name, part] : all) {
-      if (!parts_.contains(name) && !is_mean_variance(name)) {
+      if (!parts_.contains(name) && !is_mean_variance(name) && find(name) != nullptr) {
         dropped_ += c10::multiply_integers(part.shape);
       }
     }

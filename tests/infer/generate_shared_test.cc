@@ -65,6 +65,29 @@ TEST(GenerateShared, texts_are_those_of_each_prompt_alone) {
   }
 }
 
+// A prompt whose last token brings it to dense_below selects from its first token on, whoever reads it.
+TEST(GenerateShared, the_whole_prompt_decides_how_it_is_read) {
+  const torch::NoGradGuard no_grad;
+  const auto prompts = needle_prompts();
+  nn::ModelConfig config = text_model()->config();
+  config.attention.dense_below = static_cast<std::int64_t>(prompts[0].size());
+  torch::manual_seed(5);
+  nn::Model model(config);
+  model->to(torch::kFloat64);
+  model->eval();
+  const GenerateOptions options{.sampling = {.temperature = 0}, .max_tokens = 1};
+  Engine engine(model, {.page_size = 16, .count_keys = true});
+  const std::vector<std::vector<std::int64_t>> one = {prompts[0]};
+  generate_shared(engine, bytes(), one, options);
+  const double together = engine.keys_per_query();
+  engine.reset_counts();
+  Sequence sequence = engine.start();
+  const Prompt alone{&sequence, prompts[0]};
+  generate(engine, bytes(), {&alone, 1}, options);
+  EXPECT_EQ(together, engine.keys_per_query());
+  EXPECT_LE(together, 24);
+}
+
 TEST(GenerateShared, room_is_counted_in_pages) {
   Engine engine(text_model(nn::System::gsa), {.page_size = 16, .cache_bytes = std::int64_t{4} << 20});
   const std::int64_t room = engine.cache().room();

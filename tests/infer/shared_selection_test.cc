@@ -267,6 +267,27 @@ TEST(EveryKey, PrefillScoresNothing) {
   EXPECT_TRUE(engine.prefill({{&third, all.first(50), 100}}).logits.isfinite().all().item<bool>());
 }
 
+// Without a mean of the variance every query has the budget's base; one layer's mean is enough that k_t may be less.
+TEST(EveryKey, OfTheBaseWhileBudgetsDoNotAdapt) {
+  const torch::NoGradGuard no_grad;
+  nn::AttentionConfig config = nn::testing::four_systems()[3].config;
+  config.budget = {BudgetMode::inverse, 50, 1, 100};
+  const Tokens tokens = random_tokens(51);
+  const std::span<const std::int64_t> all(tokens);
+  for (const bool adapts : {false, true}) {
+    nn::Model model = nn::testing::make_model(nn::testing::small_model(config), torch::kFloat64);
+    if (adapts) nn::testing::set_mean_variance(model->model->layers[1]->self_attn, 1);
+    for (nn::Block& block : model->model->layers) {
+      block->self_attn->indexer->wk->weight.fill_(std::nan(""));
+    }
+    model->eval();
+    Engine engine(model);
+    Sequence covered = engine.start(), longer = engine.start();
+    EXPECT_EQ(engine.prefill({{&covered, all.first(50)}}).logits.isfinite().all().item<bool>(), !adapts);
+    EXPECT_TRUE(engine.prefill({{&longer, all}}).logits.isnan().all().item<bool>());
+  }
+}
+
 TEST(EveryKey, TextsGrowOutOfIt) {
   nn::AttentionConfig config = nn::testing::four_systems()[3].config;
   for (const Budget& budget :

@@ -234,11 +234,19 @@ def test_it_says_what_became_of_the_function(gsa):
     assert "model.extend stretches positions" in said and same not in said
     said = gsa.run("convert", "hf", "--output", "dense", "--set", "model.dense_below=512")
     assert f"{same} for texts of up to 511 tokens." in said
-    assert f"{same}.\n" in gsa.run("convert", "hf", "--system", "gated-only", "--output", "gated")
+    said = gsa.run("convert", "hf", "--system", "gated-only", "--output", "gated")
+    assert f"{same}.\n" in said and "new parameters, all 0: one half everywhere, folded" in said
+    said = gsa.run("convert", "hf", "--system", "gated-only", "--output", "open", "--set", "model.gate_init=0.9")
+    assert "new parameters, weights 0: 0.9 everywhere, folded" in said
     # An indexer that is there selects otherwise with other scores and budgets.
     assert f"{same} for texts of up to 128" in gsa.run("convert", "hf", "--system", "sparse-only", "--output", "sparse")
     said = gsa.run("convert", "sparse", "--output", "both")
     assert f"{same} for texts of up to 16 tokens. Of longer ones it selects other keys." in said
+    # What is left behind is what the folder had: no biases, which sparse-only does not have.
+    said = gsa.run("convert", "sparse", "--system", "gsa", "--index-every", 2, "--output", "grouped")
+    had = safetensors.load_file(gsa.folder / "sparse" / "model.safetensors")
+    left = sum(t.numel() for key, t in had.items() if "layers.1.self_attn.indexer." in key and "variance" not in key)
+    assert left > 0 and f"indexer  in layers 0, 2; {left:,} parameters of 1 others were left behind" in said
     kept = ["--set", "model.score_form=relu", "--set", "model.budget=fixed"]
     assert f"{same}.\n" in gsa.run("convert", "sparse", "--output", "kept", *kept)
 

@@ -67,7 +67,8 @@ def test_agreement_and_the_groups_that_follow_from_it(trained):
     found = report(trained, MODEL, "--data", "data", "--join", "--length", 64, "--stride", 64, "--measure", "agreement")
     found = found["reports"][0]["agreement"]["selections"]
     worth = {second: sum(found[0][1:second]) + sum(found[second][second + 1:]) for second in (1, 2, 3)}
-    said = trained.run("convert", MODEL, "--index-every", 2, "--data", "data", "--length", 64, "--output", "shared")
+    said = said_by_two = trained.run("convert", MODEL, "--index-every", 2, "--data", "data", "--length", 64,
+                                     "--output", "shared")  # fmt: skip
     config = json.loads((trained.folder / "shared" / "config.json").read_text())
     assert config["index_layers"] == [0, max(worth, key=worth.get)]
     assert "goes by" in said and "kept before" in said and "2 others were left behind" in said
@@ -83,6 +84,16 @@ def test_agreement_and_the_groups_that_follow_from_it(trained):
     train(trained, **{"model.from": "listed", "output.folder": "by-two", "phases.dense": 0, "phases.warmup": 0})
     lines = [json.loads(line) for line in (trained.folder / "by-two" / "metrics.jsonl").read_text().splitlines()]
     assert all(line["kl_layers"] == [0, 1] for line in lines if line["kind"] == "step")
+    # Windows that the model reads densely are measured as it would select in them.
+    dense = trained.folder / "dense"
+    shutil.copytree((trained.folder / MODEL).resolve(), dense)
+    config = json.loads((dense / "config.json").read_text())
+    (dense / "config.json").write_text(json.dumps({**config, "dense_below": 1000}))
+    again = trained.run("convert", "dense", "--index-every", 2, "--data", "data", "--length", 64, "--output", "dense-2")
+    table = lambda text: text[text.index("goes by") :].splitlines()[1:]
+    assert table(again) == table(said_by_two)
+    assert json.loads((trained.folder / "dense-2" / "config.json").read_text())["dense_below"] == 1000
+
     short = trained.run("convert", MODEL, "--index-every", 2, "--data", "data", "--length", 2, "--output", "no", status=1)
     assert "--length: expected windows in which queries leave keys out" in short and not (trained.folder / "no").exists()
     for wrong, part in (((MODEL, "--index-every", 1), "fewer indexers"), (("third", "--index-every", 2), "got layer 2"),
