@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "core/number_text.h"
 #include "gsa/error.h"
@@ -11,7 +12,6 @@ namespace gsa::eval {
 namespace {
 
 constexpr double kMargin = 10;
-constexpr double kLineHeight = 18;
 
 // Two decimals: a tenth of a pixel is seen on sharp screens, more only makes files long.
 std::string pixels(double value) {
@@ -142,14 +142,31 @@ std::string Canvas::finish() {
   return std::move(out_);
 }
 
+std::vector<std::string> wrapped(const std::string& text, double width) {
+  std::vector<std::string> lines = {""};
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    std::string& line = lines.back();
+    if (line.empty()) {
+      line = word;
+    } else if (text_width(line + " " + word) <= width) {
+      line += " " + word;
+    } else {
+      lines.push_back(word);
+    }
+  }
+  return lines;
+}
+
 Frame frame_for(const Canvas& canvas, double legend_bottom, const std::vector<std::string>& y_texts,
-                bool y_label, bool x_label) {
+                bool y_label, bool x_label, std::size_t x_lines) {
   double widest = 0;
   for (const std::string& text : y_texts) widest = std::max(widest, text_width(text));
   return {.left = kMargin + (y_label ? kLineHeight : 0) + widest + 6,
           .top = legend_bottom + 10,
           .right = canvas.size().width - kMargin - 8.0,
-          .bottom = canvas.size().height - (x_label ? kLineHeight + 4 : 0) - kLineHeight - 8.0};
+          .bottom = canvas.size().height - (x_label ? kLineHeight + 4 : 0) -
+                    kLineHeight * static_cast<double>(x_lines) - 8.0};
 }
 
 void draw_y_axis(Canvas& canvas, const Frame& frame, const PlacedAxis& y, const std::string& label) {
@@ -182,9 +199,10 @@ void draw_x_axis(Canvas& canvas, const Frame& frame, const PlacedAxis& x, const 
   draw_x_label(canvas, frame, label);
 }
 
-void draw_x_label(Canvas& canvas, const Frame& frame, const std::string& label) {
+void draw_x_label(Canvas& canvas, const Frame& frame, const std::string& label, std::size_t lines) {
   if (label.empty()) return;
-  canvas.text((frame.left + frame.right) / 2, frame.bottom + 18 + kLineHeight, label, "middle", "pl-quiet");
+  const double below = frame.bottom + 18 + kLineHeight * static_cast<double>(lines);
+  canvas.text((frame.left + frame.right) / 2, below, label, "middle", "pl-quiet");
 }
 
 void draw_marks(Canvas& canvas, const Frame& frame, const PlacedAxis* x, const PlacedAxis& y,

@@ -11,6 +11,7 @@
 namespace gsa::eval {
 
 constexpr double kFontSize = 13;
+constexpr double kLineHeight = 18;
 
 double text_width(const std::string& text);  // about, in pixels
 
@@ -64,12 +65,16 @@ struct Frame {
 // Lines and labels of both axes. Categories: no ticks on x.
 void draw_y_axis(Canvas& canvas, const Frame& frame, const PlacedAxis& y, const std::string& label);
 void draw_x_axis(Canvas& canvas, const Frame& frame, const PlacedAxis& x, const std::string& label);
-void draw_x_label(Canvas& canvas, const Frame& frame, const std::string& label);
+// lines: of the labels between it and the axis.
+void draw_x_label(Canvas& canvas, const Frame& frame, const std::string& label, std::size_t lines = 1);
 void draw_marks(Canvas& canvas, const Frame& frame, const PlacedAxis* x, const PlacedAxis& y,
                 const std::vector<PlotMark>& marks);
 
-// Room for the labels of ticks and axes around a frame, below a legend of some height.
+// Room for the labels of ticks and axes around a frame, below a legend of some height. x_lines: of x's labels.
 Frame frame_for(const Canvas& canvas, double legend_bottom, const std::vector<std::string>& y_texts,
-                bool y_label, bool x_label);
+                bool y_label, bool x_label, std::size_t x_lines = 1);
+
+// A text broken at its spaces into lines of at most `width`; a word that is wider stays whole.
+std::vector<std::string> wrapped(const std::string& text, double width);
 
 }  // namespace gsa::eval

@@ -60,12 +60,12 @@ struct Axes {
 };
 
 Axes place_axes(const Canvas& canvas, double legend_bottom, const Axis& x, const Extent& x_data,
-                const Axis& y, const Extent& y_data) {
-  const Frame rough = frame_for(canvas, legend_bottom, {}, !y.label.empty(), !x.label.empty());
+                const Axis& y, const Extent& y_data, std::size_t x_lines = 1) {
+  const Frame rough = frame_for(canvas, legend_bottom, {}, !y.label.empty(), !x.label.empty(), x_lines);
   const int y_ticks = tick_count(rough.bottom - rough.top, 36);
   const PlacedAxis placed_y(y, y_data.low, y_data.high, rough.bottom, rough.top, y_ticks);
   const Frame frame =
-      frame_for(canvas, legend_bottom, tick_texts(placed_y), !y.label.empty(), !x.label.empty());
+      frame_for(canvas, legend_bottom, tick_texts(placed_y), !y.label.empty(), !x.label.empty(), x_lines);
   const int x_ticks = tick_count(frame.right - frame.left, 56);
   // Where x has data only, it goes from its first to its last value: no empty margin at the sides.
   Axis exact = x;
@@ -153,6 +153,31 @@ std::string to_svg(const LineChart& chart, Placement placement) {
   return canvas.finish();
 }
 
+namespace {
+
+// Of shares without their unit, which the axis has: bars are narrow.
+std::string bar_label(const BarChart& chart, double value) {
+  return short_number(chart.y.unit == Unit::share ? 100 * value : value);
+}
+
+bool is_plain(const std::string& label) {
+  return label.find_first_not_of("-.0123456789") == std::string::npos;
+}
+
+std::size_t decimals_in(const std::string& label) {
+  const std::size_t point = label.find('.');
+  return point == std::string::npos || !is_plain(label) ? 0 : label.size() - point - 1;
+}
+
+// 4.00 beside 3.98. Labels with a letter stay: 12K, 1e-05.
+std::string with_decimals(const std::string& label, std::size_t decimals) {
+  const std::size_t own = decimals_in(label);
+  if (own >= decimals || !is_plain(label)) return label;
+  return label + (own == 0 ? "." : "") + std::string(decimals - own, '0');
+}
+
+}  // namespace
+
 std::string to_svg(const BarChart& chart, Placement placement) {
   Extent y;
   y.take(0);
@@ -173,7 +198,22 @@ std::string to_svg(const BarChart& chart, Placement placement) {
   const double top = top_of(placement, chart.caption);
   const double bottom = top + canvas.legend(top, legend_of(chart.series)) + (chart.values ? 8 : 0);
   const double groups = static_cast<double>(chart.categories.size());
-  const Axes axes = place_axes(canvas, bottom, {.label = chart.x_label}, {0, groups}, chart.y, y);
+  std::size_t decimals = 0;
+  for (const BarChart::Bars& bars : chart.series) {
+    for (const double value : bars.values) {
+      const std::string label = bar_label(chart, value);
+      if (std::abs(value) >= 1) decimals = std::max(decimals, decimals_in(label));
+    }
+  }
+  // How wide a group is depends on the labels of y, and these on how high the chart is.
+  Axes axes = place_axes(canvas, bottom, {.label = chart.x_label}, {0, groups}, chart.y, y);
+  std::vector<std::vector<std::string>> names;
+  std::size_t lines = 1;
+  for (const std::string& name : chart.categories) {
+    names.push_back(wrapped(name, (axes.frame.right - axes.frame.left) / groups - 6));
+    lines = std::max(lines, names.back().size());
+  }
+  if (lines > 1) axes = place_axes(canvas, bottom, {.label = chart.x_label}, {0, groups}, chart.y, y, lines);
   draw_y_axis(canvas, axes.frame, axes.y, chart.y.label);
   const double group = (axes.frame.right - axes.frame.left) / groups;
   const double width = group * 0.76 / static_cast<double>(chart.series.size());
@@ -192,20 +232,22 @@ std::string to_svg(const BarChart& chart, Placement placement) {
                     {"height", std::abs(zero - at)},
                     {"rx", 2.0}},
                    concat(chart.series[s].name, ", ", chart.categories[c], ": ", text));
-      // Of shares without their unit, which the axis has: bars are narrow.
-      const std::string label = chart.y.unit == Unit::share ? short_number(100 * value) : text;
+      const std::string label = with_decimals(bar_label(chart, value), decimals);
       if (chart.values && text_width(label) < width + 8) {
         canvas.text(x + width / 2, std::min(at, zero) - 4, label, "middle", "pl-quiet");
       }
     }
-    canvas.text(left + group * 0.38, axes.frame.bottom + 18, chart.categories[c], "middle", "pl-quiet");
+    for (std::size_t i = 0; i < names[c].size(); ++i) {
+      canvas.text(left + group * 0.38, axes.frame.bottom + 18 + kLineHeight * static_cast<double>(i),
+                  names[c][i], "middle", "pl-quiet");
+    }
   }
   canvas.shape("line", {{"class", "pl-axis"},
                         {"x1", axes.frame.left},
                         {"x2", axes.frame.right},
                         {"y1", axes.y(0)},
                         {"y2", axes.y(0)}});
-  draw_x_label(canvas, axes.frame, chart.x_label);
+  draw_x_label(canvas, axes.frame, chart.x_label, lines);
   draw_marks(canvas, axes.frame, nullptr, axes.y, chart.marks);
   return canvas.finish();
 }

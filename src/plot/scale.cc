@@ -34,6 +34,12 @@ std::vector<double> logarithmic_ticks(double low, double high, int count) {
   return ticks;
 }
 
+// As many decimals as tell neighbouring ticks apart.
+int decimals_of(double step, Unit unit) {
+  const double shown = unit == Unit::share ? 100 * step : step;
+  return std::max(0, static_cast<int>(-std::floor(std::log10(shown) + 1e-9)));
+}
+
 }  // namespace
 
 double round_step(double range, int count) {
@@ -60,6 +66,11 @@ PlacedAxis::PlacedAxis(const Axis& axis, double data_low, double data_high, doub
       high_ *= 2;
     }
     ticks_ = logarithmic_ticks(low_, high_, ticks);
+    if (ticks_.size() < 2) {  // in between of them: even steps, or nobody could read the axis
+      const double step = round_step(high_ - low_, ticks);
+      ticks_ = linear_ticks(low_, high_, step);
+      decimals_ = decimals_of(step, axis.unit);
+    }
     return;
   }
   if (low_ == high_) {  // one value: an axis around it
@@ -71,9 +82,7 @@ PlacedAxis::PlacedAxis(const Axis& axis, double data_low, double data_high, doub
   if (!axis.low) low_ = std::floor(low_ / step + 1e-9) * step;
   if (!axis.high) high_ = std::ceil(high_ / step - 1e-9) * step;
   ticks_ = linear_ticks(low_, high_, step);
-  // As many decimals as tell neighbouring ticks apart.
-  const double shown = axis.unit == Unit::share ? 100 * step : step;
-  decimals_ = std::max(0, static_cast<int>(-std::floor(std::log10(shown) + 1e-9)));
+  decimals_ = decimals_of(step, axis.unit);
 }
 
 double PlacedAxis::raw(double value) const {
@@ -88,7 +97,7 @@ double PlacedAxis::operator()(double value) const {
 std::string PlacedAxis::text(double value) const {
   const double shown = axis_.unit == Unit::share ? 100 * value : value;
   const std::string unit = axis_.unit == Unit::share ? " %" : "";
-  if (axis_.scale == Scale::logarithmic || std::abs(shown) >= 9999.5) return short_number(shown) + unit;
+  if (decimals_ < 0 || std::abs(shown) >= 9999.5) return short_number(shown) + unit;
   return fixed(shown == 0 ? 0.0 : shown, decimals_) + unit;  // no minus before zero
 }
 

@@ -36,7 +36,7 @@ class PlacedAxis {
 
   Axis axis_;
   double low_ = 0, high_ = 1, begin_, end_;
-  int decimals_ = 0;
+  int decimals_ = -1;  // of ticks' labels; -1: as short as the number is
   std::vector<double> ticks_;
 };
 

@@ -133,6 +133,45 @@ TEST(Plot, bars_reach_their_values) {
     EXPECT_TRUE(xml.has_text(text)) << text;
 }
 
+TEST(Plot, values_of_bars_have_alike_decimals) {
+  BarChart chart{.title = "perplexity", .categories = {"a", "b", "c", "d", "e"}};
+  chart.series.push_back({.values = {3.98, 3.997, 0.5, 4.5, 1e-5}});
+  const Xml xml = checked(to_svg(chart, Placement::page));
+  for (const char* text : {"3.98", "4.00", "0.50", "4.50", "1e-05"}) EXPECT_TRUE(xml.has_text(text)) << text;
+  chart.series[0].values = {12'345, 400, 3, 20, 0};
+  const Xml large = checked(to_svg(chart, Placement::page));
+  for (const char* text : {"12.3K", "400", "3", "20"}) EXPECT_TRUE(large.has_text(text)) << text;
+}
+
+// Names that are wider than their group would lie over each other.
+TEST(Plot, names_of_bars_are_broken_at_spaces) {
+  BarChart chart{.title = "forms",
+                 .categories = {"sigmoid + inverse", "sigmoid + proportional", "ReLU", "all"}};
+  chart.series.push_back({.values = {4, 3, 2, 1}});
+  const auto lowest_bar = [](const Xml& xml) {
+    double bottom = 0;
+    for (const auto& element : xml.elements) {
+      if (element.name == "rect")
+        bottom = std::max(bottom,
+                          std::stod(element.attributes.at("y")) + std::stod(element.attributes.at("height")));
+    }
+    return bottom;
+  };
+  const Xml xml = checked(to_svg(chart, Placement::page));
+  for (const char* text : {"sigmoid +", "inverse", "proportional", "ReLU"})
+    EXPECT_TRUE(xml.has_text(text)) << text;
+  EXPECT_FALSE(xml.has_text("sigmoid + inverse"));
+  double below = 0;
+  for (const auto& element : xml.elements) {
+    if (element.name == "text") below = std::max(below, std::stod(element.attributes.at("y")));
+  }
+  EXPECT_LE(below, chart.size.height - 4.0) << "the second line is on the picture";
+  chart.size.width = 800;  // now they fit
+  const Xml wide = checked(to_svg(chart, Placement::page));
+  EXPECT_TRUE(wide.has_text("sigmoid + proportional"));
+  EXPECT_GT(lowest_bar(wide), lowest_bar(xml)) << "and no room is left for lines that are not there";
+}
+
 TEST(Plot, heat_map_shades_by_value) {
   HeatMap chart;
   chart.title = "first token";
@@ -221,6 +260,13 @@ TEST(PlotScale, logarithmic_ticks) {
   const PlacedAxis half({.scale = Scale::logarithmic}, 1, 8, 0, 300, 6);
   EXPECT_EQ(half.ticks(), (std::vector<double>{1, 2, 5}));
   EXPECT_EQ(PlacedAxis({.scale = Scale::logarithmic}, 1e-3, 1, 0, 1, 4).text(0.01), "0.01");
+  // Between 2,000 and 5,000 there is neither: an axis without labels says nothing.
+  const PlacedAxis within({.scale = Scale::logarithmic}, 2350, 3440, 0, 300, 6);
+  EXPECT_EQ(within.ticks(), (std::vector<double>{2400, 2600, 2800, 3000, 3200, 3400}));
+  EXPECT_EQ(within.text(2400), "2400");
+  EXPECT_NEAR(within(2843.24), 150, 0.1) << "still logarithmic";
+  const PlacedAxis narrow({.scale = Scale::logarithmic}, 4.131, 4.158, 0, 300, 6);
+  EXPECT_EQ(narrow.text(narrow.ticks()[0]), "4.135");
 }
 
 TEST(Markup, numbers) {
