@@ -49,7 +49,7 @@ Scale smoke() {
   return scale;
 }
 
-// About 25 minutes a seed for the main table on an H200.
+// About 12 minutes a seed for the main tables on an H200.
 Scale small() {
   Scale scale{.name = "small",
               .model = {"preset=small", "layers=6", "d_model=384", "intermediate_size=1024", "heads=6",

@@ -57,6 +57,25 @@ Claim fewer_spikes(const Figures& figures, const std::string& left, const std::s
   return claim;
 }
 
+// Whether it is the prompt that costs a step, or what every step has to do.
+std::string decode_note(const Figures& figures) {
+  const auto& lengths = figures.scale().speed_lengths;
+  if (lengths.size() < 2) return "";
+  std::string text;
+  for (const char* system : {"standard", "gsa"}) {
+    const auto milliseconds = [&](std::int64_t length) {
+      return 1000 / figures.first_seed(system, concat("speed-", length), "decode").mean();
+    };
+    const double near = milliseconds(lengths.front()), far = milliseconds(lengths.back());
+    if (!std::isfinite(near) || !std::isfinite(far)) return "";
+    text += text.empty() ? concat("A token takes ", system, " ", fixed(near, 3), " ms behind ",
+                                  grouped(lengths.front()), " tokens and ", fixed(far, 3), " behind ",
+                                  grouped(lengths.back()))
+                         : concat("; ", system, " ", fixed(near, 3), " and ", fixed(far, 3));
+  }
+  return text + ".";
+}
+
 Cell loss_at(const Figures& figures, double rate, const std::string& system) {
   const std::string run = run_at(rate, system);
   const double* diverged = figures.find(concat(seed_name(1), "/", run, "/train"), "diverged");
@@ -181,6 +200,7 @@ Table throughput_table(const Figures& figures) {
   table.verdict = figures.judged({less("time of prefill" + at, count - 1, kTimeFloor),
                                   less("time of decode" + at, 2 * count - 1, kTimeFloor),
                                   less("cache a token", 2 * count, /*floor=*/0)});  // counted, not timed
+  if (const std::string note = decode_note(figures); !note.empty()) table.notes.push_back(note);
   for (const char* what : {"prefill", "decode"}) {
     eval::LineChart chart{
         .title = concat(what == std::string("prefill") ? "Prefill" : "Decode", ", tokens a second"),

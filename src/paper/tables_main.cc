@@ -1,6 +1,7 @@
 // Perplexity, RULER, attention sinks: of the four systems over all seeds.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "core/number_text.h"
 #include "gsa/error.h"
@@ -12,9 +13,11 @@ namespace {
 // What the project asks of gsa: at most this share above gated-only.
 constexpr double kAllowedLoss = 0.01;
 
-std::string signed_percent(double share) {
-  return concat(share < 0 ? "−" : "+", three_digits(100 * std::abs(share)), " %");
+std::string signed_number(double value) {
+  return concat(value < 0 ? "−" : "+", three_digits(std::abs(value)));
 }
+
+std::string signed_percent(double share) { return signed_number(100 * share) + " %"; }
 
 // Which part of a sparse system's difference to the dense one is training's, and which the selection's.
 std::string split_note(const Table& table, const std::string& text, const std::string& sparse,
@@ -30,9 +33,47 @@ std::string split_note(const Table& table, const std::string& text, const std::s
                 " beside itself without selection).");
 }
 
+// What becomes of gsa's difference to standard where the gates start as this project's do.
+std::string open_gates_note(const Figures& figures) {
+  const auto beside_standard = [&](const char* run) {
+    return mean_difference(figures.first_seed(run, "eval-1", "perplexity"),
+                           figures.first_seed("standard", "eval-1", "perplexity"), Unit::percent);
+  };
+  const double paper = beside_standard("gsa"), open = beside_standard("open");
+  if (!std::isfinite(paper) || !std::isfinite(open)) return "";
+  return concat("gsa beside standard on ", figures.text(0), ", first seed: ", signed_percent(paper),
+                ". With gates that start at ", kOpenGates, " instead of ", kPaperGates,
+                " (ablation of gate positions): ", signed_percent(open), ".");
+}
+
+// Which part of gsa's difference to standard comes with the gates, and which with the indexer.
+std::string split_of_ruler(const Table& table, std::size_t column) {
+  const Cell &gsa = figure(table, "gsa", column), &gated = figure(table, "gated-only", column),
+             &standard = figure(table, "standard", column);
+  const double all = mean_difference(gsa, standard, Unit::points),
+               gates = mean_difference(gated, standard, Unit::points),
+               indexer = mean_difference(gsa, gated, Unit::points);
+  if (!std::isfinite(all) || !std::isfinite(gates)) return "";
+  return concat("gsa beside standard at ", table.columns[column].name, " tokens: ", signed_number(all),
+                " points. Gates make ", signed_number(gates),
+                " of it (gated-only beside standard), the indexer ", signed_number(indexer),
+                " (gsa beside gated-only).");
+}
+
 Claim less_perplexity_on(const Figures& figures, const Table& table, std::size_t text,
                          const std::string& left, const std::string& right) {
   return make_claim(table, figures.text(text), left, right, text, Sense::below, Unit::percent, kLossFloor);
+}
+
+// At the steps that both have.
+eval::Series difference(eval::Series series, const eval::Series& less) {
+  std::map<double, double> at;
+  for (std::size_t i = 0; i < less.x.size(); ++i) at[less.x[i]] = less.y[i];
+  for (std::size_t i = 0; i < series.x.size(); ++i) {
+    const auto found = at.find(series.x[i]);
+    series.y[i] = found == at.end() ? std::nan("") : series.y[i] - found->second;
+  }
+  return series;
 }
 
 Chart ruler_by_task(const Figures& figures, const std::string& system) {
@@ -116,6 +157,7 @@ Table perplexity_table(const Figures& figures) {
     const std::string note = split_note(table, figures.text(0), sparse, dense, kOwnDense);
     if (!note.empty()) table.notes.push_back(note);
   }
+  if (const std::string note = open_gates_note(figures); !note.empty()) table.notes.push_back(note);
   if (!sizes.empty()) table.notes.push_back("Parameters: " + sizes + ".");
   table.charts.push_back(bar_chart("perplexity", "Perplexity", table, {0, 1}, "per token"));
   eval::LineChart base{.title = "Loss by step, before the systems part",
@@ -124,11 +166,18 @@ Table perplexity_table(const Figures& figures) {
   base.series = {figures.losses("base-standard", "without gates"),
                  figures.losses("base-gated", "with gates")};
   table.charts.push_back({"loss-base", std::move(base)});
-  eval::LineChart adapted{.title = concat("Loss by step, the last ", grouped(s.warmup + s.sparse), " steps"),
-                          .x = {.label = "step"},
-                          .y = {.label = "nats a token"}};
-  for (const std::string& system : systems())
-    adapted.series.push_back(figures.losses(system, system, s.base_steps));
+  // All read the same rows: what the rows make of the losses, which is far more, goes with the difference.
+  eval::LineChart adapted{
+      .title = concat("Loss by step beside standard's, the last ", grouped(s.warmup + s.sparse), " steps"),
+      .x = {.label = "step"},
+      .y = {.label = "nats a token"},
+      .marks = {{0, "standard"}}};
+  const eval::Series standard = figures.losses("standard", "standard", s.base_steps);
+  for (std::size_t i = 0; i < systems().size(); ++i) {
+    if (systems()[i] == standard.name) continue;
+    adapted.series.push_back(difference(figures.losses(systems()[i], systems()[i], s.base_steps), standard));
+    adapted.series.back().color = static_cast<int>(i);  // as in the other charts
+  }
   const auto begin = static_cast<double>(s.base_steps), end = static_cast<double>(s.base_steps + s.warmup);
   adapted.spans.push_back({begin, end, "warm-up"});
   table.charts.push_back({"loss", std::move(adapted)});
@@ -169,6 +218,8 @@ Table ruler_table(const Figures& figures) {
     // At the longest length of both kinds.
     const bool last = j + 1 == s.ruler_lengths.size();
     if (!last && (length > s.length || s.ruler_lengths[j + 1] <= s.length)) continue;
+    if (const std::string note = split_of_ruler(table, j); length <= s.length && !note.empty())
+      table.notes.push_back(note);
     for (const char* other : {"standard", "gated-only"}) {
       const double floor = ruler_floor(figures, length, figure(table, "gsa", j), figure(table, other, j));
       claims.push_back(make_claim(table, concat("score at ", table.columns[j].name), "gsa", other, j,
