@@ -1,6 +1,8 @@
+#include "train/sample.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "train/trainer.h"
+#include <vector>
 
 namespace gsa::train {
 

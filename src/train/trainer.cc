@@ -17,6 +17,7 @@
 #include "train/indexer_start.h"
 #include "train/memory.h"
 #include "train/model_sizes.h"
+#include "train/sample.h"
 #include "train/trainer_state.h"
 
 namespace gsa::train {

@@ -152,16 +152,4 @@ class Trainer {
   std::int64_t spikes_ = 0;
 };
 
-struct SampleOptions {
-  std::string prompt;
-  std::int64_t tokens = 64;
-  std::uint64_t seed = 0;
-  nn::Phase phase = nn::Phase::dense;
-};
-
-// Text continued from a prompt, the prompt included: the whole forward pass for each token, temperature 0.8.
-// Ends early at the tokenizer's end mark.
-std::string sample_text(nn::Model& model, const data::Tokenizer& tokenizer, const SampleOptions& options,
-                        torch::Device device);
-
 }  // namespace gsa::train
