@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "kernels/skinny_linear/skinny_linear_checks.h"
 #include "kernels/skinny_linear/skinny_linear_plan.h"
 #include "testing.h"
@@ -44,6 +46,27 @@ TEST(SkinnyLinear, RowsBeginInDifferentBanks) {
       }
     }
   }
+}
+
+TEST(SkinnyLinear, PlansColumnsAndBlocks) {
+  cuda::SkinnyLinearFacts facts;
+  facts.device = {9, 0, 132, 232448, std::size_t(50) << 20};
+  facts.size = 2048;
+  facts.outputs = 2560;
+  for (const auto& [rows, columns] : {std::pair(1, 8), {8, 8}, {9, 16}, {16, 16}}) {
+    facts.rows = rows;
+    const cuda::SkinnyLinearConfig config = choose_skinny_linear(facts);
+    EXPECT_EQ(config.columns, columns) << rows;
+    EXPECT_EQ(config.blocks, 132) << rows;
+    EXPECT_EQ(config.layout.bytes, cuda::skinny::Layout(rows, 2048, false).bytes) << rows;
+  }
+  for (const auto& [outputs, blocks] : {std::pair(1, 1), {15, 1}, {16, 2}, {1055, 131}, {1056, 132}}) {
+    facts.outputs = outputs;
+    EXPECT_EQ(choose_skinny_linear(facts).blocks, blocks) << outputs;
+  }
+  facts.rows = 8;
+  facts.normed = true;
+  EXPECT_EQ(to_string(choose_skinny_linear(facts)), "8 columns, 132 blocks, 174 KB: up to 8 rows");
 }
 
 SkinnyLinearArgs valid() {

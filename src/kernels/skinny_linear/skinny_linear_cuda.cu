@@ -318,9 +318,10 @@ __global__ void __launch_bounds__(kAllThreads, 1) skinny_linear_kernel(const Par
 }
 
 template <typename T, int columns>
-void launch_columns(const Params& p, const SkinnyLinearArgs& args, const Context& context) {
+void launch_columns(const Params& p, const SkinnyLinearArgs& args, const SkinnyLinearConfig& config,
+                    const Context& context) {
   Launch how;
-  how.grid = dim3(static_cast<unsigned>(blocks_for(args.outputs, context.device.multiprocessors)));
+  how.grid = dim3(static_cast<unsigned>(config.blocks));
   how.threads = kAllThreads;
   how.shared_bytes = static_cast<std::size_t>(p.layout.bytes);
   how.overlap = true;
@@ -335,9 +336,10 @@ void launch_columns(const Params& p, const SkinnyLinearArgs& args, const Context
 }
 
 template <typename T>
-void launch_typed(const Params& p, const SkinnyLinearArgs& args, const Context& context) {
-  columns_for(args.rows) == 8 ? launch_columns<T, 8>(p, args, context)
-                              : launch_columns<T, 16>(p, args, context);
+void launch_typed(const Params& p, const SkinnyLinearArgs& args, const SkinnyLinearConfig& config,
+                  const Context& context) {
+  config.columns == 8 ? launch_columns<T, 8>(p, args, config, context)
+                      : launch_columns<T, 16>(p, args, config, context);
 }
 
 }  // namespace
@@ -350,6 +352,11 @@ void skinny_linear(const SkinnyLinearArgs& args, const Context& context) {
                  concat(context.device.major, ".", context.device.minor));
   }
   if (!check_skinny_linear(args, static_cast<std::int64_t>(context.device.shared_memory))) return;
+  const SkinnyLinearConfig config = choose_skinny_linear({.device = context.device,
+                                                          .rows = args.rows,
+                                                          .size = args.size,
+                                                          .outputs = args.outputs,
+                                                          .normed = args.norm != nullptr});
   const skinny::Params p = {args.x,
                             args.norm,
                             args.weight,
@@ -361,18 +368,17 @@ void skinny_linear(const SkinnyLinearArgs& args, const Context& context) {
                             static_cast<int>(args.outputs),
                             static_cast<float>(args.eps),
                             args.settled,
-                            skinny::Layout(args.rows, args.size, args.norm != nullptr)};
+                            config.layout};
   if (prints_plans()) {
     print_plan(kOp,
                concat(args.rows, " x ", args.size, " to ", args.outputs, ", ", name_of(args.dtype),
                       args.norm != nullptr ? ", norm" : "", args.swiglu ? ", swiglu" : ""),
-               skinny::describe(args.rows, p.layout,
-                                skinny::blocks_for(args.outputs, context.device.multiprocessors)));
+               to_string(config));
   }
   if (args.dtype == DType::bf16) {
-    skinny::launch_typed<__nv_bfloat16>(p, args, context);
+    skinny::launch_typed<__nv_bfloat16>(p, args, config, context);
   } else {
-    skinny::launch_typed<__half>(p, args, context);
+    skinny::launch_typed<__half>(p, args, config, context);
   }
 }
 

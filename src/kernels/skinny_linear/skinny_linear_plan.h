@@ -1,13 +1,13 @@
-// How skinny_linear's kernel cuts a product, as numbers: which products it takes is decided without a GPU.
+// How skinny_linear's kernel cuts a product, from facts alone: no CUDA header, so that choices are tested without a GPU.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
-#include "gsa/error.h"
+#include "core/cuda_context.h"
 
-namespace gsa::cuda::skinny {
+namespace gsa::cuda {
+namespace skinny {
 
 inline constexpr int kWarps = 8;       // that multiply
 inline constexpr int kTile = 16;       // rows of the weights that are multiplied together
@@ -43,17 +43,25 @@ struct Layout {
   }
 };
 
-// Blocks of threads: one a multiprocessor, and no more than have half a tile of outputs each.
-inline int blocks_for(std::int64_t outputs, int multiprocessors) {
-  return static_cast<int>(
-      std::min<std::int64_t>(multiprocessors, std::max<std::int64_t>(1, outputs / (kTile / 2))));
-}
+}  // namespace skinny
 
-// A line to print, such as "8 columns, 132 blocks, 80 KB: up to 8 rows".
-inline std::string describe(std::int64_t rows, const Layout& layout, int blocks) {
-  const int columns = columns_for(rows);
-  return concat(columns, " columns, ", blocks, " blocks, ", layout.bytes / 1024,
-                " KB: ", columns == 8 ? "up to 8 rows" : "9 to 16 rows");
-}
+struct SkinnyLinearFacts {
+  Device device;
+  std::int64_t rows = 0, size = 0, outputs = 0;
+  bool normed = false;
+};
 
-}  // namespace gsa::cuda::skinny
+struct SkinnyLinearConfig {
+  int columns = 0;  // of the products: rows of x, padded
+  int blocks = 0;
+  skinny::Layout layout;
+  const char* why = "";
+};
+
+// For products that skinny_linear takes (skinny_linear.h).
+SkinnyLinearConfig choose_skinny_linear(const SkinnyLinearFacts& facts);
+
+// A line to print, such as "8 columns, 132 blocks, 107 KB: up to 8 rows".
+std::string to_string(const SkinnyLinearConfig& config);
+
+}  // namespace gsa::cuda
