@@ -49,12 +49,10 @@ void adamw(const AdamWArgs& args, const Context& context) {
   check_device(kOp, context.device);
   if (!check_adamw(args)) return;
   const AdamWNumbers numbers = adamw_numbers(args);
-  bool wide = args.count % 4 == 0;
-  for (const void* pointer :
-       {args.gradient, static_cast<const void*>(args.master), static_cast<const void*>(args.mean),
-        static_cast<const void*>(args.square), static_cast<const void*>(args.weight)}) {
-    wide &= reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-  }
+  // Four elements of every tensor, whatever its type: 16 bytes of those in float32.
+  const VecConfig vec =
+      choose_vec(DType::f32, {args.count}, {args.gradient, args.master, args.mean, args.square, args.weight});
+  if (prints_plans()) print_vec_plan(kOp, DType::f32, {args.count}, vec);
   with_type("gradient", args.gradient_type, [&]<typename G>(G) {
     with_type("weight", args.weight_type, [&]<typename W>(W) {
       const auto launch = [&]<int width>(std::integral_constant<int, width>) {
@@ -65,7 +63,7 @@ void adamw(const AdamWArgs& args, const Context& context) {
                 static_cast<W*>(args.weight));
         check_launch(kOp);
       };
-      wide ? launch(std::integral_constant<int, 4>()) : launch(std::integral_constant<int, 1>());
+      vec.width == 4 ? launch(std::integral_constant<int, 4>()) : launch(std::integral_constant<int, 1>());
     });
   });
 }

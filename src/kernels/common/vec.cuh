@@ -1,5 +1,5 @@
-// Vectorised loads and stores of 16 bytes, or single elements where sizes or addresses do not allow it: how
-// kernels that are bound by memory read and write rows.
+// Vectorised loads and stores of 16 bytes, or single elements where sizes or addresses do not allow it
+// (vec_plan.h): how kernels that are bound by memory read and write rows.
 #pragma once
 
 #include <climits>
@@ -9,6 +9,8 @@
 #include "gsa/dtype.h"
 #include "gsa/error.h"
 #include "kernels/common/mma.cuh"
+#include "kernels/common/plans.h"
+#include "kernels/common/vec_plan.h"
 
 namespace gsa::cuda {
 
@@ -46,18 +48,12 @@ bool with_element(DType dtype, const Body& body) {
   return false;
 }
 
-// Calls body.operator()<element type, width of a Vec>(): vectors of 16 bytes where every size (in elements)
-// is a multiple of them and every pointer is aligned, single elements otherwise.
+// Calls body.operator()<element type, width of a Vec>().
 template <typename Body>
-void with_vec(const char* op, DType dtype, std::initializer_list<std::int64_t> sizes,
-              std::initializer_list<const void*> pointers, const Body& body) {
-  bool aligned = true;
-  for (const void* pointer : pointers) aligned &= reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+void with_vec(const char* op, DType dtype, const VecConfig& config, const Body& body) {
   const auto typed = [&]<typename T>(T) {
     constexpr int kWidth = 16 / sizeof(T);
-    bool wide = aligned;
-    for (const std::int64_t size : sizes) wide &= size % kWidth == 0;
-    if (wide) {
+    if (config.width == kWidth) {
       body.template operator()<T, kWidth>();
     } else {
       body.template operator()<T, 1>();
@@ -65,6 +61,15 @@ void with_vec(const char* op, DType dtype, std::initializer_list<std::int64_t> s
   };
   if (with_element(dtype, typed)) return;
   bad_argument(op, "dtype", "float32, bfloat16 or float16 on a CUDA device", name_of(dtype));
+}
+
+// The same, where this is the only choice to make.
+template <typename Body>
+void with_vec(const char* op, DType dtype, std::initializer_list<std::int64_t> sizes,
+              std::initializer_list<const void*> pointers, const Body& body) {
+  const VecConfig config = choose_vec(dtype, sizes, pointers);
+  if (prints_plans()) print_vec_plan(op, dtype, sizes, config);
+  with_vec(op, dtype, config, body);
 }
 
 // Blocks of a launch in which each treats `each` of `items`.

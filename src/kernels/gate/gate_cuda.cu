@@ -1,6 +1,5 @@
 // gate on CUDA devices: bound by memory. A thread treats vectors of 16 bytes where pointers, strides and
-// sizes allow it, else single elements. Contiguous tensors are one long row, so that a vector's place takes
-// no division.
+// sizes allow it, else single elements (gate_plan.h).
 #include "kernels/gate/gate_cuda.h"
 
 #include <climits>
@@ -10,6 +9,7 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/vec.cuh"
 #include "kernels/gate/gate_checks.h"
+#include "kernels/gate/gate_plan.h"
 
 namespace gsa::cuda {
 namespace {
@@ -194,56 +194,26 @@ __global__ __launch_bounds__(kThreads) void gate_backward_heads_kernel(Grid grid
 
 // ---- launches
 
-struct Operand {
-  ConstRows rows;
-  bool gate;  // has one element a head when head-wise
-};
-
-// Whether vectors of `width` elements never cross a row's end and are aligned in every tensor.
-template <std::size_t count>
-bool vectorised(const GateShape& shape, const Operand (&operands)[count], int width) {
-  if (shape.head_size % width != 0) return false;
-  for (const auto& [rows, gate] : operands) {
-    if (gate && shape.head_wise) continue;
-    if (reinterpret_cast<std::uintptr_t>(rows.data) % 16 != 0) return false;
-    if (shape.heads > 1 && rows.head_stride % width != 0) return false;
-    if (shape.tokens > 1 && rows.token_stride % width != 0) return false;
-  }
-  return true;
-}
-
-// Tensors that are all contiguous are one row; otherwise the shape stays as it is.
-template <std::size_t count>
-bool all_contiguous(const GateShape& shape, const Operand (&operands)[count]) {
-  if (shape.head_wise) return false;
-  for (const auto& [rows, gate] : operands) {
-    if (shape.heads > 1 && rows.head_stride != shape.head_size) return false;
-    if (shape.tokens > 1 && rows.token_stride != shape.heads * shape.head_size) return false;
-  }
-  return true;
-}
-
 // Calls body with the element type, the width of a Vec, and whether everything is one row.
-template <std::size_t count, typename Body>
-void dispatch(const char* op, GateShape shape, const Operand (&operands)[count], const Body& body) {
-  const bool flat = all_contiguous(shape, operands);
-  if (flat) {
-    shape.head_size *= shape.tokens * shape.heads;
-    shape.tokens = shape.heads = 1;
-  }
+template <typename Body>
+void dispatch(const char* op, const GateShape& shape, std::initializer_list<GateOperand> operands,
+              const Body& body) {
+  const GateConfig config = choose_gate(shape, operands);
   const auto typed = [&]<typename T>(T) {
     constexpr int kWidth = 16 / sizeof(T);
-    const auto grid = [&](int width) {
-      return Grid{shape.tokens * shape.heads * (shape.head_size / width), shape.head_size / width,
-                  shape.heads};
-    };
-    const bool wide = vectorised(shape, operands, kWidth);
-    if (wide && flat) {
-      body.template operator()<T, kWidth, true>(grid(kWidth));
-    } else if (wide) {
-      body.template operator()<T, kWidth, false>(grid(kWidth));
+    if (prints_plans()) {
+      print_plan(op, concat(shape.heads, " heads of ", shape.head_size, ", ", name_of(shape.dtype)),
+                 to_string(config));
+    }
+    const GateShape& seen = config.shape;
+    const std::int64_t row_vecs = seen.head_size / config.vec.width;
+    const Grid grid = {seen.tokens * seen.heads * row_vecs, row_vecs, seen.heads};
+    if (config.kernel == GateConfig::Kernel::flat) {
+      body.template operator()<T, kWidth, true>(grid);
+    } else if (config.vec.width == kWidth) {
+      body.template operator()<T, kWidth, false>(grid);
     } else {
-      body.template operator()<T, 1, false>(grid(1));
+      body.template operator()<T, 1, false>(grid);
     }
   };
   if (with_element(shape.dtype, typed)) return;
@@ -270,8 +240,7 @@ void gate(const GateArgs& args, const Context& context) {
   constexpr const char* kOp = "gate";
   check_device(kOp, context.device);
   if (!check_gate(args)) return;
-  const Operand operands[] = {{args.x, false}, {args.z, true}, {args.y, false}};
-  dispatch(kOp, args.shape, operands, [&]<typename T, int width, bool flat>(const Grid& grid) {
+  const auto launch = [&]<typename T, int width, bool flat>(const Grid& grid) {
     const cudaStream_t stream = stream_of(context.stream);
     if (args.shape.head_wise) {
       const int shift = lanes_shift<T>(grid);
@@ -282,16 +251,15 @@ void gate(const GateArgs& args, const Context& context) {
       gate_kernel<T, width, flat><<<blocks, kThreads, 0, stream>>>(grid, args.x, args.z, args.y);
     }
     check_launch(kOp);
-  });
+  };
+  dispatch(kOp, args.shape, {{args.x, false}, {args.z, true}, {args.y, false}}, launch);
 }
 
 void gate_backward(const GateBackwardArgs& args, const Context& context) {
   constexpr const char* kOp = "gate_backward";
   check_device(kOp, context.device);
   if (!check_gate_backward(args)) return;
-  const Operand operands[] = {
-      {args.x, false}, {args.z, true}, {args.dy, false}, {args.dx, false}, {args.dz, true}};
-  dispatch(kOp, args.shape, operands, [&]<typename T, int width, bool flat>(const Grid& grid) {
+  const auto launch = [&]<typename T, int width, bool flat>(const Grid& grid) {
     const cudaStream_t stream = stream_of(context.stream);
     if (args.shape.head_wise) {
       const int shift = lanes_shift<T>(grid);
@@ -304,7 +272,9 @@ void gate_backward(const GateBackwardArgs& args, const Context& context) {
           <<<blocks, kThreads, 0, stream>>>(grid, args.x, args.z, args.dy, args.dx, args.dz);
     }
     check_launch(kOp);
-  });
+  };
+  dispatch(kOp, args.shape,
+           {{args.x, false}, {args.z, true}, {args.dy, false}, {args.dx, false}, {args.dz, true}}, launch);
 }
 
 }  // namespace gsa::cuda

@@ -8,11 +8,12 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/vec.cuh"
 #include "kernels/rms_norm/rms_norm_checks.h"
+#include "kernels/rms_norm/rms_norm_plan.h"
 
 namespace gsa::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kRmsNormThreads;
 constexpr int kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr std::int64_t kMaxParts = 528;  // of the weight's gradient: blocks of the backward kernel
@@ -186,20 +187,21 @@ __global__ __launch_bounds__(kThreads) void sum_parts_kernel(int count, int size
 template <typename Body>
 void dispatch(const char* op, const RmsNormShape& shape, std::initializer_list<const void*> pointers,
               const Body& body) {
-  with_vec(op, shape.dtype, {shape.size}, pointers, [&]<typename T, int width>() {
-    const std::int64_t row_vecs = shape.size / width;
-    const RowShape rows = {shape.tokens, static_cast<int>(shape.size), static_cast<int>(row_vecs),
+  const VecConfig vec = choose_vec(shape.dtype, {shape.size}, pointers);
+  with_vec(op, shape.dtype, vec, [&]<typename T, int width>() {
+    const RmsNormConfig config = choose_rms_norm(op, {.dtype = shape.dtype, .size = shape.size, .vec = vec});
+    if (prints_plans()) {
+      print_plan(op, concat("rows of ", shape.size, ", ", name_of(shape.dtype)), to_string(config));
+    }
+    const RowShape rows = {shape.tokens, static_cast<int>(shape.size), static_cast<int>(shape.size / width),
                            static_cast<float>(shape.eps)};
-    const auto fits = [&](int lanes, int vecs) { return row_vecs <= std::int64_t(lanes) * vecs; };
-    if (fits(32, 1)) return body.template operator()<T, width, 1, false>(rows);
-    if (fits(32, 2)) return body.template operator()<T, width, 2, false>(rows);
-    if (fits(kThreads, 1)) return body.template operator()<T, width, 1, true>(rows);
-    if (fits(kThreads, 2)) return body.template operator()<T, width, 2, true>(rows);
-    if (fits(kThreads, 8)) return body.template operator()<T, width, 8, true>(rows);
-    bad_argument(op, "size",
-                 concat("at most ", kThreads * 8 * width, " elements of ", name_of(shape.dtype),
-                        " on a CUDA device (", kThreads * 8, " where rows are not aligned to 16 bytes)"),
-                 concat(shape.size));
+    if (config.block_row) {
+      if (config.vecs == 1) return body.template operator()<T, width, 1, true>(rows);
+      if (config.vecs == 2) return body.template operator()<T, width, 2, true>(rows);
+      return body.template operator()<T, width, 8, true>(rows);
+    }
+    if (config.vecs == 1) return body.template operator()<T, width, 1, false>(rows);
+    return body.template operator()<T, width, 2, false>(rows);
   });
 }
 

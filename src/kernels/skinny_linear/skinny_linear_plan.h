@@ -1,4 +1,5 @@
-// How skinny_linear's kernel cuts a product, from facts alone: no CUDA header, so that choices are tested without a GPU.
+// How skinny_linear's kernel cuts a product, from facts alone: no CUDA header, so that choices are tested
+// without a GPU.
 #pragma once
 
 #include <cstdint>
