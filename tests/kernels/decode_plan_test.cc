@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace gsa::cuda {
 namespace {
 
@@ -13,6 +15,10 @@ DecodeFacts usual() {
   facts.max_selected = 2048;
   facts.head_size = 128;
   facts.aligned = true;
+  facts.sequences = 8;
+  facts.index_heads = 4;
+  facts.index_size = 64;
+  facts.index_aligned = true;
   return facts;
 }
 
@@ -32,6 +38,7 @@ TEST(DecodePlan, ListsAreSplitByKeysAlone) {
 TEST(DecodePlan, FollowersHaveTheSplitsOfTheirLeader) {
   DecodeFacts facts = usual();
   facts.shared = true;
+  facts.index_heads = 0;
   const DecodeConfig config = choose_decode(facts);
   EXPECT_EQ(config.keys, 2048);
   EXPECT_EQ(config.splits, choose_decode(usual()).splits);
@@ -67,9 +74,52 @@ TEST(DecodePlan, HeadsArePaddedToWhatIsCompiled) {
   EXPECT_EQ(padded(129, false), 256);
 }
 
+TEST(DecodePlan, ScoresOfFourHeadsHaveKernelsOfTheirOwn) {
+  const auto scores = [](auto change) {
+    DecodeFacts facts = usual();
+    change(facts);
+    return choose_decode(facts).scores;
+  };
+  const auto unchanged = [](DecodeFacts&) {};
+  // 128 segments a sequence; three for each of 132 multiprocessors are few.
+  EXPECT_EQ(scores(unchanged), DecodeScores::narrow);
+  EXPECT_EQ(scores([](auto& f) { f.sequences = 3; }), DecodeScores::wide);
+  EXPECT_EQ(scores([](auto& f) { f.sequences = 4, f.max_length = 99 * 1024; }), DecodeScores::wide);
+  EXPECT_EQ(scores([](auto& f) { f.sequences = 4, f.max_length = 99 * 1024 + 1; }), DecodeScores::narrow);
+  EXPECT_EQ(scores([](auto& f) { f.index_heads = 3; }), DecodeScores::narrow);
+  EXPECT_EQ(scores([](auto& f) { f.index_heads = 2; }), DecodeScores::any_heads);
+  EXPECT_EQ(scores([](auto& f) { f.index_heads = 5; }), DecodeScores::any_heads);
+  EXPECT_EQ(scores([](auto& f) { f.index_size = 72; }), DecodeScores::keys_128);
+  EXPECT_EQ(scores([](auto& f) { f.index_size = 136; }), DecodeScores::keys_256);
+  EXPECT_EQ(scores([](auto& f) { f.index_aligned = false; }), DecodeScores::unaligned);
+  EXPECT_EQ(scores([](auto& f) { f.index_heads = 0; }), DecodeScores::none);
+}
+
+// Keys of 8 bits have fewer kernels.
+TEST(DecodePlan, ScoresOfBytes) {
+  DecodeFacts facts = usual();
+  facts.index_bytes = true;
+  EXPECT_EQ(choose_decode(facts).scores, DecodeScores::narrow);
+  facts.sequences = 1;
+  EXPECT_EQ(choose_decode(facts).scores, DecodeScores::wide);
+  for (const auto& [heads, size] : {std::pair(8, 64), {4, 128}, {4, 256}, {1, 16}}) {
+    facts.index_heads = heads, facts.index_size = size;
+    EXPECT_EQ(choose_decode(facts).scores, DecodeScores::keys_256) << heads << " of " << size;
+  }
+  facts.index_aligned = false;
+  EXPECT_EQ(choose_decode(facts).scores, DecodeScores::unaligned);
+}
+
 TEST(DecodePlan, PrintsItself) {
-  EXPECT_EQ(to_string(choose_decode(usual())),
-            "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select");
+  DecodeFacts facts = usual();
+  EXPECT_EQ(to_string(choose_decode(facts)),
+            "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select, scores in small blocks: "
+            "four heads "
+            "of up to 64, many segments");
+  facts.dense = true;
+  facts.index_heads = 0;
+  facts.max_length = 1000;
+  EXPECT_EQ(to_string(choose_decode(facts)), "up to 4 splits of 256 keys, heads as 128");
 }
 
 }  // namespace

@@ -50,6 +50,14 @@ bool rows_aligned(const DecodeArgs& args) {
          args.q.head_stride % 8 == 0 && pages(args.k) && pages(args.v);
 }
 
+bool index_keys_aligned(const DecodeArgs& args) {
+  const auto at_16 = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
+  const std::int64_t chunk = args.index_k_scale != nullptr ? 16 : 8;
+  const ConstPages& k = args.index_k;
+  return at_16(k.data) && k.page_stride % chunk == 0 && k.token_stride % chunk == 0 &&
+         args.index_head_size % chunk == 0 && at_16(args.index_k_scale) && args.index_k_scale_stride % 4 == 0;
+}
+
 namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
@@ -94,6 +102,16 @@ Scratch scratch_for(const DecodeArgs& args, const DecodeConfig& config, Workspac
 }  // namespace
 }  // namespace decoding
 
+namespace {
+
+std::string index_text(const DecodeArgs& args) {
+  if (args.index_heads == 0) return {};
+  return concat(", indexer ", args.index_heads, " heads of ", args.index_head_size,
+                args.index_k_scale != nullptr ? ", keys of 8 bits" : "");
+}
+
+}  // namespace
+
 void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   constexpr const char* kOp = "decode";
   check_decode(args, kMaxCudaQueries);
@@ -111,16 +129,21 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   facts.max_selected = facts.shared ? args.selected_width : args.budget.max;  // k_t is clamped to it
   facts.head_size = args.shape.head_size;
   facts.aligned = decoding::rows_aligned(args);
+  facts.sequences = args.sequences;
+  facts.index_heads = args.index_heads;
+  facts.index_size = args.index_head_size;
+  facts.index_bytes = args.index_k_scale != nullptr;
+  facts.index_aligned = decoding::index_keys_aligned(args);
   const DecodeConfig config = choose_decode(facts);
   if (prints_plans()) {
     print_plan(kOp,
                concat(describe(args.shape), ", ", args.sequences, " sequences of ", args.queries,
-                      " queries, up to ", args.max_length, " keys"),
+                      " queries, up to ", args.max_length, " keys", index_text(args)),
                to_string(config));
   }
   const decoding::Scratch scratch = decoding::scratch_for(args, config, *context.workspace);
   if (args.index_heads > 0) {
-    decoding::score(args, scratch, context);
+    decoding::score(args, config.scores, scratch, context);
     decoding::pick(args, scratch, config.pick_blocks, context, work);
   }
   decoding::attend(args, scratch, context);

@@ -34,6 +34,12 @@ inline int max_splits(bool dense, int keys) {
 // Blocks that share a row when it selects, where they can form a cluster.
 inline constexpr int kHopperCluster = 8;
 
+// Positions of a sequence that a block scores.
+inline constexpr int kScoreSegment = 1024;
+
+// Columns of the products for one query: its indexer heads, padded.
+constexpr int padded_columns(int heads) { return heads <= 2 ? 2 : heads <= 4 ? 4 : (heads + 7) / 8 * 8; }
+
 }  // namespace decoding
 
 struct DecodeFacts {
@@ -44,6 +50,24 @@ struct DecodeFacts {
   std::int64_t max_selected = 0;  // of the budget, or of what another layer has left
   std::int64_t head_size = 0;
   bool aligned = false;  // rows of q, k and v can be read 16 bytes at a time
+
+  // Of the indexer; heads is 0 where there is none, or another layer has selected.
+  std::int64_t sequences = 0;
+  std::int64_t index_heads = 0;
+  std::int64_t index_size = 0;  // of a key
+  bool index_bytes = false;     // keys of 8 bits
+  bool index_aligned = false;   // they, and their scales, can be read 16 bytes at a time
+};
+
+// Which kernel scores. Keys of 64 dimensions and four heads are what models have; other shapes share fewer kernels.
+enum class DecodeScores {
+  none,
+  wide,  // keys of up to 64, four heads (or three): large blocks, where there are too few to fill the device
+  narrow,     // the same in small blocks
+  any_heads,  // keys of up to 64
+  keys_128,   // keys of up to 128
+  keys_256,
+  unaligned,  // keys of up to 256, an element at a time
 };
 
 struct DecodeConfig {
@@ -53,11 +77,13 @@ struct DecodeConfig {
   int splits = 0;         // of them, at most
   int padded_size = 0;    // of a head, as products see it
   int pick_blocks = 0;    // that share a row when it selects
+  DecodeScores scores = DecodeScores::none;
 };
 
 DecodeConfig choose_decode(const DecodeFacts& facts);
 
-// A line to print, such as "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select".
+// A line to print, such as "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select, scores in large
+// blocks: four heads of up to 64, few segments".
 std::string to_string(const DecodeConfig& config);
 
 }  // namespace gsa::cuda

@@ -2,13 +2,8 @@
 #include "kernels/decode/cuda/score_launch.cuh"
 
 namespace gsa::cuda::decoding {
-namespace {
 
-int padded_columns(int heads) { return heads <= 2 ? 2 : heads <= 4 ? 4 : (heads + 7) / 8 * 8; }
-
-}  // namespace
-
-void score(const DecodeArgs& args, const Scratch& scratch, const Context& context) {
+void score(const DecodeArgs& args, DecodeScores kernel, const Scratch& scratch, const Context& context) {
   ScoreParams p = {};
   p.cache = cache_of(args);
   p.k = {args.index_k.data,  args.index_k.page_stride,  args.index_k.token_stride,
@@ -28,9 +23,9 @@ void score(const DecodeArgs& args, const Scratch& scratch, const Context& contex
   p.segments = scratch.segments;
   p.segment_stride = scratch.segment_stride;
   if (args.shape.dtype == DType::bf16) {
-    launch_score_bf16(p, args, context);
+    launch_score_bf16(p, kernel, args, context);
   } else {
-    launch_score_f16(p, args, context);
+    launch_score_f16(p, kernel, args, context);
   }
 }
 

@@ -13,6 +13,7 @@
 
 namespace gsa::cuda::decoding {
 
+static_assert(kScoreSegment == kMomentSegment);
 inline constexpr int kScoreQueries = 4;  // of a block, at most: their scores lie in shared memory
 
 struct ScoreParams {

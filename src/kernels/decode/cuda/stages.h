@@ -74,10 +74,11 @@ struct Kept {
 Cache cache_of(const DecodeArgs& args);
 Kept kept_of(const DecodeArgs& args, const Scratch& scratch);
 
-// Whether rows of q, k and v can be read 16 bytes at a time.
+// Whether rows of q, k and v can be read 16 bytes at a time; whether the indexer's keys, and their scales, can.
 bool rows_aligned(const DecodeArgs& args);
+bool index_keys_aligned(const DecodeArgs& args);
 
-void score(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void score(const DecodeArgs& args, DecodeScores kernel, const Scratch& scratch, const Context& context);
 void pick(const DecodeArgs& args, const Scratch& scratch, int blocks, const Context& context,
           DecodeWork* work);
 void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context);
