@@ -74,6 +74,30 @@ TEST(SelectPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_select(usual(131072))), "one pass, wgmma: rows of more than 32768 keys");
 }
 
+TEST(SelectPlan, RowsOfStoredScoresAreWalkedOnceWhereThereIsRoom) {
+  struct Expected {
+    std::int64_t longest;
+    int keys, threads;
+  };
+  for (const auto& [longest, keys, threads] : {Expected{1, 4096, 64},
+                                               {4096, 4096, 64},
+                                               {4097, 8192, 128},
+                                               {8192, 8192, 128},
+                                               {8193, 16384, 128},
+                                               {16384, 16384, 128},
+                                               {16385, 32768, 256},
+                                               {32768, 32768, 256},
+                                               {32769, 0, 256}}) {
+    const SelectRowsConfig config =
+        choose_select_rows({.device = kH200, .rows = 265, .longest_keys = longest});
+    EXPECT_EQ(config.keys, keys) << longest;
+    EXPECT_EQ(config.threads, threads) << longest;
+  }
+  const SelectRowsConfig few = choose_select_rows({.device = kH200, .rows = 264, .longest_keys = 40000});
+  EXPECT_EQ(few.threads, 512);
+  EXPECT_EQ(to_string(few), "read again and again by 512 threads: few rows of more than 32768 keys");
+}
+
 // Of a round whose tiles are numbered from the longest to the shortest.
 TEST(SelectPlan, BlocksOfAMultiprocessorShareTheWork) {
   for (const int tiles : {1, 2, 131, 132, 133, 200, 256, 263, 264}) {

@@ -71,7 +71,7 @@ class Tiles {
 // few to fill a device.
 template <class Visit>
 void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end, Visit visit) {
-  constexpr std::int64_t kLeastRows = 512;
+  constexpr std::int64_t kMinRows = 512;
   const std::int64_t* const begin = sequences.q_begin;
   std::int64_t n = std::upper_bound(begin, begin + sequences.count, first) - begin - 1;
   std::int64_t part = first, limit = 0, longest = 0;  // rows of the part see at most `limit` keys
@@ -80,10 +80,9 @@ void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end,
     while (row < last) {
       const std::int64_t before = sequences.first_position(n) - begin[n];  // row r sees before + r + 1 keys
       const std::int64_t room = std::max<std::int64_t>(
-          selecting::kShortRow,
-          static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(before + row + 1))));
+          kShortRow, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(before + row + 1))));
       const std::int64_t stop = std::min(last, room - before);
-      if (room != limit && row > part && std::max(row - part, stop - row) >= kLeastRows) {
+      if (room != limit && row > part && std::max(row - part, stop - row) >= kMinRows) {
         visit(part, row, longest);
         part = row, limit = longest = 0;
       }

@@ -44,6 +44,31 @@ SelectConfig choose_select(const SelectFacts& facts) {
   return config;
 }
 
+SelectRowsConfig choose_select_rows(const SelectRowsFacts& facts) {
+  if (facts.longest_keys <= kShortRow) {
+    return {.keys = kShortRow, .threads = 64, .why = "rows of at most 4096 keys"};
+  }
+  if (facts.longest_keys <= 2 * kShortRow) {
+    return {.keys = 2 * kShortRow, .threads = 128, .why = "rows of at most 8192 keys"};
+  }
+  if (facts.longest_keys <= 4 * kShortRow) {
+    return {.keys = 4 * kShortRow, .threads = 128, .why = "rows of at most 16384 keys"};
+  }
+  if (facts.longest_keys <= 8 * kShortRow) {
+    return {.keys = 8 * kShortRow, .threads = 256, .why = "rows of at most 32768 keys"};
+  }
+  // Few rows: all threads of a multiprocessor for each.
+  if (facts.rows <= 2 * facts.device.multiprocessors) {
+    return {.keys = 0, .threads = 512, .why = "few rows of more than 32768 keys"};
+  }
+  return {.keys = 0, .threads = 256, .why = "rows of more than 32768 keys"};
+}
+
+std::string to_string(const SelectRowsConfig& config) {
+  return concat(config.keys > 0 ? "walked once by " : "read again and again by ", config.threads,
+                " threads: ", config.why);
+}
+
 std::string to_string(const SelectConfig& config) {
   return concat(config.way == Way::one_pass ? std::string("one pass")
                                             : concat("stored scores, ", config.tiles, " tiles at a time"),

@@ -39,6 +39,26 @@ std::string to_string(const SelectConfig& config);
 bool hopper_scores(const SelectFacts& facts);
 bool hopper_pass(const SelectFacts& facts);
 
+// Keys of a row that the smallest of the kernels for rows of stored scores takes; others take 2, 4 or 8 times as many.
+inline constexpr int kShortRow = 4096;
+
+struct SelectRowsFacts {
+  Device device;
+  std::int64_t rows = 0;          // of a launch
+  std::int64_t longest_keys = 0;  // that one of them sees
+};
+
+struct SelectRowsConfig {
+  int keys = 0;     // that a kernel which walks over a row once has room for; 0: it is read again and again
+  int threads = 0;  // of a row
+  const char* why = "";
+};
+
+SelectRowsConfig choose_select_rows(const SelectRowsFacts& facts);
+
+// A line to print, such as "walked once by 64 threads: rows of at most 4096 keys".
+std::string to_string(const SelectRowsConfig& config);
+
 // The tile of a round that a block of Hopper's pass takes, number 0 being the longest. A multiprocessor runs two
 // blocks: where the first has one of the longest tiles, the second gets one of the shortest, so that all end alike.
 GSA_DEVICE int tile_of_block(int block, int tiles, int multiprocessors) {

@@ -114,9 +114,6 @@ void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore
 // -infinity everywhere.
 void launch_fill(float* scores, long long count, const Context& context);
 
-// Keys of a row that the smallest of the kernels for rows takes; others take 2, 4 or 8 times as many.
-constexpr int kShortRow = 4096;
-
 // Budget, threshold and mask of rows first .. first + rows - 1 from their stored scores. longest: a bound of
 // the keys that they see.
 void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, const Budget& budget,

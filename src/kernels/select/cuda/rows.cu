@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/plans.h"
 #include "kernels/select/cuda/stored_row.cuh"
 
 namespace gsa::cuda::selecting {
@@ -93,7 +94,6 @@ void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, con
       sums_kernel<<<grid, 32 * kSumWarps, 0, stream_of(context.stream)>>>(sequences, scores, first);
       check_launch("sums_kernel");
     }
-    static_assert(Shared::kKeys % kShortRow == 0);
     const auto kernel = &stored_rows_kernel<Shared>;
     const int room = room_for<Shared>(budget, longest);
     const std::size_t bytes =
@@ -103,19 +103,22 @@ void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, con
         sequences, scores, budget, out, first, room);
     check_launch("stored_rows_kernel");
   };
-  if (longest <= kShortRow) {
-    once.template operator()<StoredShared<2, 2>>();
-  } else if (longest <= 2 * kShortRow) {
-    once.template operator()<StoredShared<4, 2>>();
-  } else if (longest <= 4 * kShortRow) {
-    once.template operator()<StoredShared<4, 4>>();
-  } else if (longest <= 8 * kShortRow) {
-    once.template operator()<StoredShared<8, 4>>();
-  } else if (rows <=
-             2 * context.device.multiprocessors) {  // few rows: all threads of a multiprocessor for each
-    go(&rows_kernel<512>, 512);
-  } else {
-    go(&rows_kernel<256>, 256);
+  const SelectRowsConfig config =
+      choose_select_rows({.device = context.device, .rows = rows, .longest_keys = longest});
+  if (prints_plans()) print_plan("select", "its rows of stored scores", to_string(config));
+  static_assert(StoredShared<2, 2>::kKeys == kShortRow && StoredShared<4, 2>::kKeys == 2 * kShortRow);
+  static_assert(StoredShared<4, 4>::kKeys == 4 * kShortRow && StoredShared<8, 4>::kKeys == 8 * kShortRow);
+  switch (config.keys) {
+    case StoredShared<2, 2>::kKeys:
+      return once.template operator()<StoredShared<2, 2>>();
+    case StoredShared<4, 2>::kKeys:
+      return once.template operator()<StoredShared<4, 2>>();
+    case StoredShared<4, 4>::kKeys:
+      return once.template operator()<StoredShared<4, 4>>();
+    case StoredShared<8, 4>::kKeys:
+      return once.template operator()<StoredShared<8, 4>>();
+    default:
+      return config.threads == 512 ? go(&rows_kernel<512>, 512) : go(&rows_kernel<256>, 256);
   }
 }
 
