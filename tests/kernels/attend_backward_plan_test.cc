@@ -80,6 +80,20 @@ TEST(AttendBackwardPlan, SequencesRunSideBySide) {
   EXPECT_EQ(choose_attend_backward(facts).schedule.sequences, 1);
 }
 
+// Eight warps have 128 rows of a tile, four 64.
+TEST(AttendBackwardPlan, TheGenericKernelTakesEightWarpsWithoutAMask) {
+  AttendBackwardFacts facts = usual(4096, Accumulation::ordered);
+  facts.device = kA100;
+  facts.generic_shared = kA100.shared_memory;
+  EXPECT_EQ(choose_attend_backward(facts).warps, 4);
+  facts.masked = false;
+  EXPECT_EQ(choose_attend_backward(facts).warps, 8);
+  EXPECT_EQ(to_string(choose_attend_backward(facts)),
+            "generic, 8 warps, 4 heads of 1 sequence at a time: not compute capability 9.0");
+  facts.generic_shared += 1;
+  EXPECT_EQ(choose_attend_backward(facts).warps, 4);
+}
+
 TEST(AttendBackwardPlan, PrintsItself) {
   EXPECT_EQ(to_string(choose_attend_backward(usual(131072, Accumulation::atomic))),
             "hopper, tiles of 32 queries, 1 head of 1 sequence at a time: its sums fill the L2 cache");

@@ -34,6 +34,7 @@ AttendBackwardFacts facts_of(const AttendBackwardArgs& args, Accumulation accumu
   facts.sequences = args.sequences.count;
   facts.total_keys = args.sequences.total_keys();
   facts.longest_keys = args.sequences.longest_keys();
+  facts.generic_shared = attend_backward_generic_shared(args.shape.head_size);
   return facts;
 }
 

@@ -66,6 +66,9 @@ AttendBackwardConfig choose_attend_backward(const AttendBackwardFacts& facts) {
   AttendBackwardConfig config;
   if (const char* const why = hopper_lacks(facts); why != nullptr) {
     config.why = why;
+    // 128 rows share what is added to dk and dv, which is the larger part of the traffic. With a mask they would
+    // visit the union of twice as many queries.
+    config.warps = !facts.masked && facts.generic_shared <= facts.device.shared_memory ? 8 : 4;
     config.schedule = generic_schedule(facts);
     return config;
   }
@@ -96,7 +99,7 @@ std::string to_string(const AttendBackwardConfig& config) {
     return concat(count, " ", noun, count == 1 ? "" : "s");
   };
   return concat(
-      config.kernel == Kernel::generic ? "generic"
+      config.kernel == Kernel::generic ? concat("generic, ", config.warps, " warps")
                                        : concat("hopper, tiles of ", config.tile_queries, " queries"),
       ", ", some(schedule.heads, "head"), " of ", some(schedule.sequences, "sequence"), " at a time",
       schedule.group_tiles > 1 ? concat(", in groups of ", schedule.group_tiles, " tiles") : "", ": ",

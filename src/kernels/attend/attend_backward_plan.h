@@ -19,8 +19,9 @@ struct AttendBackwardFacts {
   bool aligned = false;    // rows of every tensor begin at multiples of 16 bytes
   Accumulation accumulation = Accumulation::ordered;
   std::int64_t sequences = 0;
-  std::int64_t total_keys = 0;    // of all sequences
-  std::int64_t longest_keys = 0;  // of the longest
+  std::int64_t total_keys = 0;     // of all sequences
+  std::int64_t longest_keys = 0;   // of the longest
+  std::size_t generic_shared = 0;  // bytes that a block of the generic kernel takes with 8 warps
 };
 
 // The tile scheduler: in which order the tiles are started. The tiles of a sequence and a key/value head form
@@ -41,6 +42,7 @@ struct AttendBackwardConfig {
   enum class Kernel { hopper, generic };
   Kernel kernel = Kernel::generic;
   int tile_queries = 0;  // of the Hopper kernel
+  int warps = 0;         // of the generic kernel; each has 16 rows of a tile
   TileSchedule schedule;
   const char* why = "";
 };

@@ -21,17 +21,15 @@ void clear_semaphores(generic::BackwardParams& params, int* counters, Accumulati
   params.semaphores = ordered ? counters + 1 : nullptr;
 }
 
-// 128 rows share what is added to dk and dv, which is the larger part of the traffic. With a mask they would
-// visit the union of twice as many queries.
-int warps_of(const AttendShape& shape, bool dense, const Device& device) {
-  std::size_t shared_memory = 0;
-  generic::with_padded_size(static_cast<int>(shape.head_size), [&](auto size) {
-    shared_memory = sizeof(generic::BackwardShared<__half, decltype(size)::value, 8>);
-  });
-  return dense && shared_memory <= device.shared_memory ? 8 : 4;
-}
-
 }  // namespace
+
+std::size_t attend_backward_generic_shared(std::int64_t head_size) {
+  std::size_t bytes = 0;
+  generic::with_padded_size(static_cast<int>(head_size), [&](auto size) {
+    bytes = sizeof(generic::BackwardShared<__half, decltype(size)::value, 8>);
+  });
+  return bytes;
+}
 
 void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwardConfig& config,
                              Accumulation accumulation, const Context& context) {
@@ -42,7 +40,7 @@ void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwar
   const cudaStream_t stream = stream_of(context.stream);
   const auto launch = shape.dtype == DType::bf16 ? launch_backward_bf16 : launch_backward_f16;
   const bool dense = args.mask.words == nullptr;
-  const int warps = warps_of(shape, dense, context.device);
+  const int warps = config.warps;
   BackwardParams params{};
   params.tiling = tiling_of(shape, upload(args.sequences, context), warps);
   params.q = view_of(args.q);
