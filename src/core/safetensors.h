@@ -1,13 +1,13 @@
 // The safetensors format: 8 bytes of header length N (little endian), N bytes of JSON, then the tensors'
 // bytes.
 //
-//   {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"key":
-//   "text"}}
+//   {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
+//    "__metadata__": {"key": "text"}}
 //
 // Reading is strict: N is checked before anything is allocated; the header starts with '{' and has no key
-// twice; shape times element size, computed without wrapping, equals the offsets' distance; tensors lie end
-// to end from offset 0 and end where the file ends. Counts, ranks and name lengths have bounds of our own.
-// Any deviation is a gsa::Error that names the file, what was expected and what came.
+// twice; shape times element size, computed without wrapping, equals the offsets' distance; tensors are
+// contiguous from offset 0 to the end of the file. Counts, ranks and name lengths have bounds of our own. Any
+// deviation is a gsa::Error that names the file, what was expected and what came.
 #pragma once
 
 #include <cstddef>

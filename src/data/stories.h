@@ -24,8 +24,8 @@ struct Needle {
   std::string needle;       // "Nora drank tea."
   std::string question;     // "Soon Nora drank"
   std::int64_t tokens = 0;  // of the prompt, without marks
-  std::int64_t distance =
-      0;  // tokens from the answer's place in the needle to the place where it is asked for
+  // Tokens from the answer's place in the needle to the place where it is asked for.
+  std::int64_t distance = 0;
 };
 
 class Stories {

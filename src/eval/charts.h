@@ -9,8 +9,8 @@
 namespace gsa::eval {
 
 struct NamedChart {
-  std::string
-      name;  // of its file, without an ending: "first-token", or "first-token-4096" among several lengths
+  // Of its file, without an ending: "first-token", or "first-token-4096" among several lengths.
+  std::string name;
   std::string title;  // of the chart
   std::string svg;
 };

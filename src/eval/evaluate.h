@@ -1,8 +1,8 @@
 // One pass over a text that measures what is wanted: perplexity, sinks, the quality of the selection.
 //
 //   auto documents = dataset_documents("data/book");
-//   Report report = evaluate(model, *documents, {.sinks = true, .windows = {.length = 4096, .stride =
-//   1024}}); report.perplexity->per_token();
+//   Report report = evaluate(model, *documents, {.sinks = true, .windows = {.length = 4096, .stride = 1024}});
+//   report.perplexity->per_token();
 #pragma once
 
 #include <cstdint>

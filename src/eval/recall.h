@@ -21,8 +21,8 @@ struct Question {
 struct Answer {
   bool right = false;      // every token of the answer was the most probable one
   double probability = 0;  // of the whole answer
-  std::vector<std::int64_t> said =
-      {};  // the most probable tokens in its place, each after the right ones before it
+  // The most probable tokens in its place, each after the right ones before it.
+  std::vector<std::int64_t> said = {};
   // One a layer: whether the query that predicts the answer's first token selected the evidence. Empty where
   // attention is dense.
   std::vector<bool> selected = {};

@@ -16,8 +16,8 @@ std::int64_t fitting_sequences(Engine& engine, std::int64_t tokens);
 
 // Both may be empty.
 struct SharedEvents {
-  std::function<void(std::int64_t read, std::int64_t total)>
-      progress;                     // tokens of prompts, common ones counted once
+  // Tokens of prompts, common ones counted once.
+  std::function<void(std::int64_t read, std::int64_t total)> progress;
   std::function<bool()> cancelled;  // asked between passes; true ends every text where it is
 };
 

@@ -21,8 +21,8 @@ std::int64_t rounded_batch(std::int64_t rows) {
 }
 
 std::int64_t rounded_length(std::int64_t length) {
-  constexpr std::int64_t kLeast = 1024;
-  if (length <= kLeast) return kLeast;
+  constexpr std::int64_t kMin = 1024;
+  if (length <= kMin) return kMin;
   const auto step = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(length))) / 8;
   return (length + step - 1) / step * step;
 }

@@ -37,8 +37,8 @@ ParameterCount count_layer(const ModelConfig& config);
 ParameterCount count_model(const ModelConfig& config);
 
 struct Operations {
-  double projections =
-      0;                 // attention's and the block's matrices, gates and the indexer's projections included
+  // Attention's and the block's matrices, gates and the indexer's projections included.
+  double projections = 0;
   double attention = 0;  // q k and p v over the keys that are read
   double indexer = 0;    // scores, and their gradient
   double output = 0;     // the projection onto the vocabulary

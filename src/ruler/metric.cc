@@ -22,7 +22,7 @@ std::uint32_t lower_code(std::uint32_t code) {
   if ((within(0xC0, 0xDE) && code != 0xD7) || within(0x391, 0x3A9) || within(0x410, 0x42F)) return code + 32;
   if (within(0x400, 0x40F)) return code + 80;
   if (code == 0x178) return 0xFF;
-  // Pairs, the capital first: at even codes, and at odd ones in two stretches.
+  // Pairs, the capital first: at even codes, and at odd ones in two ranges.
   const bool odd = within(0x139, 0x148) || within(0x179, 0x17E);
   const bool even =
       within(0x100, 0x137) || within(0x14A, 0x177) || within(0x460, 0x481) || within(0x48A, 0x4BF);

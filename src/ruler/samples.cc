@@ -11,8 +11,8 @@ namespace {
 
 // Attempts to draw a sample that fits where its shortest form is about as long as the length allows.
 constexpr std::uint64_t kAttempts = 16;
-constexpr std::int64_t kMaxExampleTokens =
-    500;  // of variable tracking, its answer aside, as in the definition
+// Of variable tracking, its answer aside, as in the definition.
+constexpr std::int64_t kMaxExampleTokens = 500;
 
 std::uint64_t key_of(std::uint64_t seed, const Task& task, std::int64_t length) {
   const auto number = static_cast<std::uint64_t>(&task - all_tasks().data());

@@ -143,7 +143,7 @@ struct BoundDecode {
 };
 
 constexpr std::int64_t kMaxCudaQueries = 16;
-constexpr std::int64_t kLeastPage = 8, kLargestPage = 1024;
+constexpr std::int64_t kMinPage = 8, kMaxPage = 1024;
 
 // Pages with a contiguous last dimension; other strides are free, so that a cache may interleave what it
 // holds.
@@ -157,8 +157,8 @@ ConstPages vector_pages(const Tensor& pages) {
 }
 
 void check_page_size(const char* op, std::int64_t size) {
-  if (size < kLeastPage || size > kLargestPage || (size & (size - 1)) != 0) {
-    bad_argument(op, "k", concat("a page size that is a power of two in ", kLeastPage, " .. ", kLargestPage),
+  if (size < kMinPage || size > kMaxPage || (size & (size - 1)) != 0) {
+    bad_argument(op, "k", concat("a page size that is a power of two in ", kMinPage, " .. ", kMaxPage),
                  concat(size));
   }
 }

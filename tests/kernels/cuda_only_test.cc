@@ -80,7 +80,7 @@ TEST(CudaMask, BitsBeyondThePositionArePassedOver) {
   }
 }
 
-// Tiles are numbered without gaps, whatever the lengths of packed sequences.
+// Tiles are numbered consecutively, whatever the lengths of packed sequences.
 TEST(CudaPacked, OneLongSequenceAmongManyShortOnes) {
   Batch batch;
   for (std::int64_t i = 0; i < 300; ++i) {

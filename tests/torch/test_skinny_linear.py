@@ -70,9 +70,9 @@ def test_views_are_copied_and_no_rows_are_fine(dtype):
     transposed = weight.T.contiguous().T
     check(skinny_linear(x.T.contiguous().T, transposed, norm, bias, settled=True), expected(x, weight, norm, bias))
     assert skinny_linear(x[:0], weight, norm).shape == (0, 40)
-    odd = [torch.cat((t.flatten()[:1], t.flatten()))[1:].view_as(t) for t in (x, weight, norm, bias)]
-    assert all(t.data_ptr() % 16 for t in odd)
-    check(skinny_linear(*odd, settled=True), expected(x, weight, norm, bias))
+    unaligned = [torch.cat((t.flatten()[:1], t.flatten()))[1:].view_as(t) for t in (x, weight, norm, bias)]
+    assert all(t.data_ptr() % 16 for t in unaligned)
+    check(skinny_linear(*unaligned, settled=True), expected(x, weight, norm, bias))
 
 
 @pytest.mark.parametrize("dtype", everywhere(TYPES), indirect=True)

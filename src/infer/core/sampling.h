@@ -7,8 +7,7 @@
 // What happens to the logits, in this order (that of transformers; vLLM differs by applying min-p before
 // top-k, llama.cpp by applying the temperature last):
 //
-//   1. repetition penalty   of every token that the prompt or the text so far has: a positive logit is
-//   divided
+//   1. repetition penalty   of every token that the prompt or the text so far has: a positive logit is divided
 //                           by it, a negative one multiplied
 //   2. temperature          logits are divided by it; 0 takes the highest logit, and the filters below have
 //                           nothing to say

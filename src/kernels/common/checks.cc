@@ -56,8 +56,8 @@ void mask(const char* op, ConstMask mask, const Sequences& s) {
 }
 
 void page_size(const char* op, const char* argument, std::int64_t size) {
-  constexpr std::int64_t kLeast = 8, kLargest = 1024;
-  in_range(op, argument, size, kLeast, kLargest);
+  constexpr std::int64_t kMin = 8, kMax = 1024;
+  in_range(op, argument, size, kMin, kMax);
   if ((size & (size - 1)) != 0) bad_argument(op, argument, "a power of two", concat(size));
 }
 

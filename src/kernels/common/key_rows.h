@@ -11,8 +11,8 @@ namespace gsa {
 
 class KeyRows {
  public:
-  // Rows of one head of sequence number `sequence`. first_key: the row of its position 0 where keys lie end
-  // to end. bytes: of an element.
+  // Rows of one head of sequence number `sequence`. first_key: the row of its position 0 where keys are
+  // contiguous. bytes: of an element.
   KeyRows(const ConstRows& rows, const PageTable& pages, std::int64_t sequence, std::int64_t first_key,
           std::int64_t head, std::size_t bytes)
       : step_(rows.token_stride * static_cast<std::int64_t>(bytes)) {

@@ -48,8 +48,7 @@ struct DecodeArgs {
   Budget budget;
 
   PageTable pages;
-  std::int64_t max_length =
-      0;  // bound of length: sizes scratch and grids, so that a graph holds for all lengths
+  std::int64_t max_length = 0;  // bound of length: sizes scratch and grids, so that a graph holds for all
 
   ConstRows gate;          // as q; data null: no gate
   bool head_wise = false;  // gate is [sequences * queries, heads]

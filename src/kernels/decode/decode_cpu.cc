@@ -51,7 +51,7 @@ std::vector<Chunk> plan(const DecodeArgs& args) {
     for (std::int64_t i = missing; i < args.queries;) {
       const std::int64_t count = std::min(args.queries - i, most), row = n * args.queries + i;
       const std::int64_t position = length - args.queries + i;
-      // A chunk goes on with the next sequence where it is full of rows without a gap and has room.
+      // A chunk goes on with the next sequence where its rows are consecutive, all of them, and there is room.
       const bool fits =
           row == next_row && i == 0 && count == args.queries &&
           chunks.back().queries() + count <= kChunkQueries &&

@@ -1,7 +1,6 @@
 // gate: y = x * sigmoid(z), element-wise, or with one z for each head.
 //
-//   dx = dy * sigmoid(z),   dz = dy * x * sigmoid(z) * (1 - sigmoid(z))   (summed over the head when
-//   head-wise)
+//   dx = dy * sigmoid(z),   dz = dy * x * sigmoid(z) * (1 - sigmoid(z))   (summed over the head when head-wise)
 #pragma once
 
 #include <cstdint>

@@ -2,9 +2,8 @@
 // so that prefill and decode find the same variance and the same k_t, bit for bit.
 //
 //   d(s)      = score(s) - shift, shift = the score of position 0 of the sequence (float)
-//   chain     : of the 64 positions of a block, chain c = 0 .. 3 adds the d of positions s with (s / 2) % 4
-//   ==
-//               c (16 of them: what one lane holds of an mma tile) in ascending order from zero:
+//   chain     : of the 64 positions of a block, chain c = 0 .. 3 adds the d of positions s with
+//               (s / 2) % 4 == c (16 of them: what one lane holds of an mma tile) in ascending order from zero:
 //               sum = sum + d, square = fma(d, d, square) (float)
 //   segment   : 1024 positions, 16 blocks. The block sums of a chain are added in ascending order from zero,
 //               then the chains: (c0 + c1) + (c2 + c3) (float)

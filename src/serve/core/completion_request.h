@@ -20,8 +20,8 @@ struct RequestContext {
   const data::Tokenizer& tokenizer;
   std::int64_t max_length = 0;  // of prompt and text together
   std::int64_t vocab_size = 0;  // of the model
-  std::int64_t longest_token =
-      0;  // bytes: longest_token() of the tokenizer; 0: texts of any length are tokenised
+  // Bytes: longest_token() of the tokenizer. 0: texts of any length are tokenised.
+  std::int64_t longest_token = 0;
 };
 
 struct CompletionRequest {

@@ -47,8 +47,7 @@ struct TextRequest {
   infer::SamplingOptions sampling = {};
   std::int64_t max_tokens = 16;  // 0: the prompt is only read
   std::vector<std::string> stops = {};
-  std::vector<std::int64_t> stop_tokens =
-      {};  // marks that end it, besides the model's and with ignore_eos too
+  std::vector<std::int64_t> stop_tokens = {};  // marks that end it, besides the model's, with ignore_eos too
   bool ignore_eos = false;
   // Log-probabilities of the prompt's own tokens, and of as many most likely ones as sampling.logprobs says.
   bool prompt_logprobs = false;

@@ -123,7 +123,7 @@ void attend_singly(const AttendArgs& args, std::vector<AttendScratch<T>>& scratc
 
 template <typename T, typename P = T>
 void attend_typed(const AttendArgs& args, const Parallel& parallel) {
-  constexpr std::int64_t kTile = 256, kLeastTile = 32;
+  constexpr std::int64_t kTile = 256, kMinTile = 32;
   const std::int64_t kv_heads = args.shape.kv_heads, workers = parallel.workers();
   std::vector<AttendScratch<T>> scratch(static_cast<std::size_t>(workers));
   // Large tiles pack keys once for many queries; smaller ones where threads would have nothing to do.
@@ -133,7 +133,7 @@ void attend_typed(const AttendArgs& args, const Parallel& parallel) {
     return attend_singly<T, P>(args, scratch, parallel);
   }
   const auto tasks = [&] { return static_cast<std::int64_t>(tiles.size()) * kv_heads; };
-  while (tasks() < 4 * workers && size > kLeastTile) tiles = make_tiles(args.sequences, size /= 2);
+  while (tasks() < 4 * workers && size > kMinTile) tiles = make_tiles(args.sequences, size /= 2);
   if (tasks() < 2 * workers) {
     WideAttend<T, P> wide(args, scratch.data(), parallel);
     for (const QueryTile& tile : make_tiles(args.sequences, wide.queries_at_once())) wide.run(tile);

@@ -61,7 +61,7 @@ struct Shared {
   Rank candidates[kFew];  // of this block
   Rank gathered[kFew];    // of all blocks
   unsigned long long warp_sums[kWarps];
-  ScoreSums<double> sums;  // of the row's scores relative to the first, where they are added with care
+  ScoreSums<double> sums;  // of the row's scores relative to the first, where they are added in their order
   int bad;                 // some score is not finite
   int candidate_count;
   int total;                      // keys that this block selects
@@ -243,7 +243,7 @@ __device__ __forceinline__ void add_segments_in_double(const float* row, int vis
 }
 
 // The sums where their order matters, or where they are not finite. All threads.
-__device__ __noinline__ ScoreSums<double> careful_sums(const float* row, const SegmentRecord* records,
+__device__ __noinline__ ScoreSums<double> ordered_sums(const float* row, const SegmentRecord* records,
                                                        int visible, Shared* shared) {
   if (threadIdx.x < 32) add_segments(records, visible, shared);
   __syncthreads();
@@ -466,7 +466,7 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
   for (int r = 0; r < kAhead; ++r) ahead[r] = range.load(r);
   Guide guide = guide_of(records, visible);
   __syncthreads();
-  if (!guide.exact) guide.sums = careful_sums(range.row, records, visible, &shared);
+  if (!guide.exact) guide.sums = ordered_sums(range.row, records, visible, &shared);
   const double variance = variance_of(guide.sums, visible);
   const int k = isnan(guide.sums.square) ? 0 : budget_for(p.budget, variance, visible);
   if (k == 0) {

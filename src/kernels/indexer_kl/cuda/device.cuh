@@ -65,12 +65,12 @@ struct Activation {
 // tensor cores and divided by it afterwards. exponent: of a bound of |weight w|; |dI| is at most |weight|, up
 // to rounding. Ten bits above one leave as many for what rounding, or a log-sum-exp from elsewhere, may add.
 
-inline constexpr int kLeastExponent = -100, kLargestExponent = 100;
+inline constexpr int kMinExponent = -100, kMaxExponent = 100;
 
 template <typename T>
 __device__ __forceinline__ float range_factor(int exponent) {
   if constexpr (is_bf16<T>) return 1.0f;
-  return exp2f(static_cast<float>(10 - min(max(exponent, kLeastExponent), kLargestExponent)));
+  return exp2f(static_cast<float>(10 - min(max(exponent, kMinExponent), kMaxExponent)));
 }
 
 // ---- Tiles of queries

@@ -47,7 +47,7 @@ __global__ void row_facts_kernel(const IndexerRows indexer, const DeviceSequence
   if (lane != 0) return;
   bad_query[query] = any ? 1 : 0;
   const float bound = largest * fabsf(weight[query]);
-  int exponent = kLeastExponent;
+  int exponent = kMinExponent;
   if (isfinite(bound) && bound > 0) frexpf(bound, &exponent);
   query_exponent[query] = exponent;
   atomicMax(sequence_exponent + sequences.sequence_of(query), exponent);

@@ -36,14 +36,14 @@ struct RowSum {
 };
 
 // What keeps as many threads on a multiprocessor as its registers could hold. 0: no bound.
-GSA_DEVICE constexpr int least_blocks(int size, int threads) {
+GSA_DEVICE constexpr int min_blocks(int size, int threads) {
   return size == 32 ? 512 / threads : size == 64 ? 384 / threads : 0;
 }
 
 // A block: a tile of queries x a split of its entries; a warp has 16 queries.
 template <typename T, int kSize, bool kListed>
 __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads,
-                                  least_blocks(kSize, IndexTile<T, kSize, kListed>::kThreads))
+                                  min_blocks(kSize, IndexTile<T, kSize, kListed>::kThreads))
     row_sums_kernel(const IndexerRows indexer, const Chunk chunk, float4* sums) {
   using Tile = IndexTile<T, kSize, kListed>;
   constexpr int kBlocks = Tile::kKeys / 8;

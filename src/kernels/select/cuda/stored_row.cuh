@@ -76,8 +76,8 @@ __device__ __forceinline__ void sort_out(float score, float low, float high, std
 }
 
 // A segment's sums in double: hardly any row needs them.
-static __device__ __noinline__ ScoreSums<double> careful_segment(const float* scores, int first,
-                                                                 int visible) {
+static __device__ __noinline__ ScoreSums<double> segment_in_double(const float* scores, int first,
+                                                                   int visible) {
   return segment_sums<double>(scores, first, visible, scores[0]);
 }
 
@@ -124,8 +124,8 @@ class StoredRow {
     if (isinf(shared_.variance)) {  // squares that leave float's range, or scores that are infinite
       __syncthreads();
       for (int s = warp_; s < segments_; s += kWarps) {
-        const auto careful = careful_segment(scores_, s * kMomentSegment, visible_);
-        if (lane_ == 0) shared_.segments[s] = careful;
+        const auto exact = segment_in_double(scores_, s * kMomentSegment, visible_);
+        if (lane_ == 0) shared_.segments[s] = exact;
       }
       __syncthreads();
       if (thread_ == 0) decide(budget);
@@ -252,7 +252,7 @@ class StoredRow {
   }
 
   // Variance and k of the row from its segments, by one thread. The variance is infinite where it has to be
-  // taken again with care, or where it still is; k is 0 where a score is not finite.
+  // taken again in double, or where it still is; k is 0 where a score is not finite.
   __device__ __forceinline__ void decide(const Budget& budget) {
     ScoreSums<double> row;
 #pragma unroll 1
