@@ -1,5 +1,8 @@
 #include "nn/dense_attention.h"
 
+#include <tuple>
+
+#include "torch/gradient.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {
@@ -20,6 +23,11 @@ Tensor heads_first(const Tensor& x) { return x.transpose(1, 2); }
 
 class CudnnAttention : public torch::autograd::Function<CudnnAttention> {
  public:
+  struct Saved {
+    Tensor q, k, v, out, lse, seed, offset;
+    auto slots() { return std::tie(q, k, v, out, lse, seed, offset); }
+  };
+
   // q, k, v: [B, L, heads, d]. Returns out as q, and lse [B, L, heads].
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                bool deterministic) {
@@ -30,7 +38,13 @@ class CudnnAttention : public torch::autograd::Function<CudnnAttention> {
                                                 /*is_causal=*/true, /*return_debug_mask=*/false);
     const Tensor rows = heads_first(out).contiguous();
     const Tensor lse = heads_first(raw_lse.squeeze(-1)).contiguous();
-    context->save_for_backward({q, k, v, rows, deterministic ? lse : raw_lse, seed, offset});
+    binding::save(context, Saved{.q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .out = rows,
+                                 .lse = deterministic ? lse : raw_lse,
+                                 .seed = seed,
+                                 .offset = offset});
     context->saved_data["deterministic"] = deterministic;
     context->mark_non_differentiable({lse});
     context->set_materialize_grads(false);
@@ -39,15 +53,14 @@ class CudnnAttention : public torch::autograd::Function<CudnnAttention> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (!gradients[0].defined()) return variable_list(4);
-    const variable_list saved = context->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
+    const auto [q, k, v, out, lse, seed, offset] = binding::load<Saved>(context);
     if (context->saved_data["deterministic"].toBool()) {
       auto [dq, dk, dv] = ops::attend_backward(gradients[0], q, k, v, {out, lse});
       return {dq, dk, dv, Tensor()};
     }
     auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         heads_first(gradients[0]), heads_first(q), heads_first(k), heads_first(v), heads_first(out), lse,
-        saved[5], saved[6], /*attn_bias=*/Tensor(), /*cum_seq_q=*/Tensor(), /*cum_seq_k=*/Tensor(), q.size(1),
+        seed, offset, /*attn_bias=*/Tensor(), /*cum_seq_q=*/Tensor(), /*cum_seq_k=*/Tensor(), q.size(1),
         k.size(1), /*dropout_p=*/0.0, /*is_causal=*/true);
     return {heads_first(dq), heads_first(dk), heads_first(dv), Tensor()};
   }
