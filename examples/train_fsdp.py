@@ -225,8 +225,8 @@ def main() -> None:
     export(model, config, options.output / "model", options.data)
     dist.destroy_process_group()
     if device_type == "cpu":
-        # gloo's threads outlive it, and one that lets go of a tensor while Python ends aborts the process (pytorch issue
-        # 190489): it ends without.
+        # gloo's threads outlive it. One that lets go of a tensor while Python ends aborts the process (pytorch issue
+        # 190489), which therefore ends without.
         sys.stdout.flush()
         os._exit(0)
 

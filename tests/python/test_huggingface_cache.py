@@ -105,7 +105,7 @@ def test_generation_goes_on_from_a_cache(case, folder):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("length", [30, 34])
 def test_a_cache_that_has_seen_the_whole_text_is_refused(length, padded, chunk, folder):
-    """transformers would read the text from its middle, or once more. The prompt again, and all that is in the cache."""
+    """transformers would read the text from its middle, or once more. The prompt again, and all that was cached."""
     loaded, x = load(folder("gsa"), dtype=torch.float64), random_tokens(2, 30)
     options = dict(min_new_tokens=5, max_new_tokens=5, do_sample=False, pad_token_id=0, prefill_chunk_size=chunk)
     mask = torch.ones(2, 35, dtype=torch.long)
