@@ -224,6 +224,11 @@ def main() -> None:
             dcp.save(state_of(model, optimizer), checkpoint_id=options.output / f"checkpoints/step-{step + 1:08}")
     export(model, config, options.output / "model", options.data)
     dist.destroy_process_group()
+    if device_type == "cpu":
+        # gloo's threads outlive it. One that lets go of a tensor while Python ends aborts the process (pytorch issue
+        # 190489), which therefore ends without.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

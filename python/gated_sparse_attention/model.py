@@ -235,6 +235,14 @@ class GatedSparseForCausalLM(nn.Module):
         if not config.tie_embeddings:
             self.lm_head = make_linear(config.attention.d_model, config.vocab_size, config.attention.init_std)
 
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *more) -> None:
+        # A tied model of transformers names its embedding twice.
+        names = prefix + "lm_head.weight", prefix + "model.embed_tokens.weight"
+        head, embedding = map(state_dict.get, names)
+        if self.lm_head is None and head is not None and embedding is not None and torch.equal(head, embedding):
+            del state_dict[names[0]]  # of a copy
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
     def output_weight(self) -> Tensor:
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 

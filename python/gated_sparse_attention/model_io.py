@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from ._errors import bad_file
+from ._errors import bad_argument, bad_file
 from .config_json import config_to_dict, read_config
 from .model import GatedSparseForCausalLM
 from .weight_files import INDEX, WEIGHTS, read_weights
@@ -25,18 +26,43 @@ def _replace(folder: Path, name: str, write) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _check_dtype(where: str, dtype: torch.dtype | None) -> None:
+    if dtype is not None and dtype not in _TYPES:
+        bad_argument(where, "dtype", f"{', '.join(map(str, _TYPES))} or None", repr(dtype))
+
+
+def _whole_state(model: GatedSparseForCausalLM) -> dict[str, Tensor]:
+    """The tensors by a folder's names: torch.compile adds to them, of the model and of parts of it. What load_model
+    would refuse, or what is but a part of a tensor, is refused here, before a folder is written."""
+    found = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
+    with torch.device("meta"):
+        wanted = GatedSparseForCausalLM(model.config).state_dict()
+    for name in sorted(wanted.keys() ^ found.keys()):
+        expected = f"{'a' if name in wanted else 'no'} parameter '{name}', by its configuration"
+        bad_argument("save_model", "model", expected, "none" if name in wanted else "one (adapters are merged before)")
+    for name, tensor in found.items():
+        if type(tensor) is not Tensor or tensor.is_meta or tensor.shape != wanted[name].shape:
+            kind = type(tensor).__name__ if type(tensor) is not Tensor else "meta" if tensor.is_meta else "tensor"
+            bad_argument("save_model", "model", f"a plain, whole tensor '{name}' of shape {list(wanted[name].shape)} "
+                         "(examples/train_fsdp.py gathers shards)", f"a {kind} of {list(tensor.shape)}")  # fmt: skip
+    return found
+
+
 def save_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.dtype | None = None) -> None:
     """Makes the folder where it is not there. dtype None: the weights' own; the running mean is always float64."""
     from safetensors.torch import save_file  # only folders need it
 
-    folder = Path(folder)
+    model = getattr(model, "_orig_mod", model)  # torch.compile's
+    if not isinstance(model, GatedSparseForCausalLM):
+        bad_argument("save_model", "model", "a GatedSparseForCausalLM", type(model).__name__)
+    _check_dtype("save_model", dtype)
+    folder, found = Path(folder), _whole_state(model)
     if (folder / INDEX).exists():
         bad_file(folder, f"a folder without {INDEX}, whose shards this file would contradict", "one with it")
     folder.mkdir(parents=True, exist_ok=True)
     dtype = dtype or model.output_weight().dtype
     state = {
-        name: tensor.detach().to("cpu", torch.float64 if _is_mean(name) else dtype).contiguous()
-        for name, tensor in model.state_dict().items()
+        name: tensor.to("cpu", torch.float64 if _is_mean(name) else dtype).contiguous() for name, tensor in found.items()
     }
     values = config_to_dict(model.config, str(dtype).removeprefix("torch."))
     _replace(folder, WEIGHTS, lambda file: save_file(state, file, metadata={"format": "pt"}))
@@ -52,6 +78,7 @@ def load_model(
 ) -> GatedSparseForCausalLM:
     """The model in evaluation mode, as a pass in training mode moves the running means; model.train() for training.
     dtype None: as stored. Every tensor of the file must be the model's, and every one of the model's there."""
+    _check_dtype("load_model", dtype)
     folder = Path(folder)
     config, state = read_config(folder), read_weights(folder)
     state = {name: tensor for name, tensor in state.items() if not name.endswith(".rotary_emb.inv_freq")}

@@ -147,6 +147,8 @@ def _parted(starts: list[int], dense_below: int, device: torch.device) -> tuple[
 def _packed_groups(
     config: AttentionConfig, phase: str, cu_seqlens: Tensor, max_length: int | None, tokens: int, device: torch.device
 ) -> tuple[SequenceGroup, ...]:
+    if not isinstance(cu_seqlens, Tensor):
+        bad_argument(_WHERE, "cu_seqlens", "int64 [sequences + 1] on the CPU", f"a {type(cu_seqlens).__name__}")
     if cu_seqlens.dim() != 1 or cu_seqlens.numel() == 0 or cu_seqlens.dtype != torch.int64 or cu_seqlens.is_cuda:
         bad_argument(_WHERE, "cu_seqlens", "int64 [sequences + 1] on the CPU", f"{shown(cu_seqlens)} on {cu_seqlens.device}")
     if torch.compiler.is_compiling():

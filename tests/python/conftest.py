@@ -65,6 +65,24 @@ def probe():
     return lambda *arguments: run_program(BUILD / "gsa_model_probe", *arguments)
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """folder(case): a saved model of configs.py whose running means are known."""
+    import torch
+    from configs import CASES, model
+
+    import gated_sparse_attention as gsa
+
+    def make(case, dtype=torch.float32):
+        made = gsa.GatedSparseForCausalLM(model(**CASES[case]))
+        for buffer in made.buffers():
+            buffer.fill_(0.02)
+        gsa.save_model(made.to(dtype), tmp_path)
+        return tmp_path
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, program):
     """trained(system, **options): a tiny model that the program has trained for some steps, as a folder."""

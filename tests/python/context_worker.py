@@ -37,6 +37,7 @@ def main(source, target):
     if dist.get_rank() == 0:
         torch.save(found, target)
     dist.destroy_process_group()
+    os._exit(0)  # as examples/train_fsdp.py, which says why
 
 
 main(*sys.argv[1:])

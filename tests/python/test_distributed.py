@@ -186,6 +186,23 @@ def test_a_share_of_the_queries_teaches_the_indexer(train, by_two, tmp_path):
     assert first == pytest.approx(whole, rel=0.2) and first != whole and 0 < found[-1]["kl"] < first
 
 
+def test_threads_of_gloo_that_are_late_do_no_harm(data, tmp_path):
+    """They outlive the process group, and let go of tensors while Python ends; here for certain."""
+    late = tmp_path / "late.py"
+    late.write_text("""import runpy, sys, torch
+def leave_work():
+    for _ in range(5000):
+        x = torch.zeros(4096)
+        torch.distributed.all_reduce(x, async_op=True)
+torch.distributed.destroy_process_group = leave_work
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+""")
+    launch(2, late, ROOT / "examples/train_fsdp.py", "--data", data, "--output", tmp_path / "run", "--dense", 1, "--warmup",
+           0, "--sparse", 0, "--length", 128, "--rows", 2)  # fmt: skip
+    assert gsa.load_model(tmp_path / "run/model").config.vocab_size == 258
+
+
 def fails(*command, **environment):
     """What a command says that must fail, in one line and without a traceback."""
     done = subprocess.run([str(word) for word in command], text=True, capture_output=True, check=False, timeout=600,

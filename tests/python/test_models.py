@@ -1,5 +1,6 @@
 """The model against the C++ one (tests/probe/model_probe.cc): the same folder, the same logits, both ways."""
 
+import contextlib
 import copy
 import json
 import pickle
@@ -96,6 +97,68 @@ def test_folders_come_back_as_they_went(case, tmp_path):
         assert other.dtype == tensor.dtype and torch.equal(other, tensor), name
     assert all(p.requires_grad for p in loaded.parameters())
     assert gsa.load_model(tmp_path, torch.float32).output_weight().dtype == torch.float32
+
+
+@pytest.mark.parametrize("part", ["", "model", "model.layers.1"])
+def test_compiled_models_are_saved_under_their_own_names(part, tmp_path):
+    made, x = make("gsa"), tokens()
+    with torch.no_grad():
+        expected = made(x)
+    if part:
+        parent, _, name = part.rpartition(".")
+        setattr(made.get_submodule(parent), name, torch.compile(made.get_submodule(part), backend="eager"))
+    gsa.save_model(made if part else torch.compile(made, backend="eager"), tmp_path)
+    with torch.no_grad():
+        assert torch.equal(gsa.load_model(tmp_path)(x), expected)
+
+
+def adapt(made):
+    made.model.layers[0].mlp.up_proj = Wrapped(made.model.layers[0].mlp.up_proj)
+
+
+@contextlib.contextmanager
+def one_process(store):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def shard(made):
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.fsdp.fully_shard(made, mesh=mesh)
+
+
+def widen(made):
+    made.model.norm.weight = torch.nn.Parameter(torch.ones(50))
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda made: made.model, "argument 'model': expected a GatedSparseForCausalLM, got GatedSparseModel"),
+    (adapt, "argument 'model': expected no parameter 'model.layers.0.mlp.up_proj.base.weight', .* got one .adapters are"),
+    (shard, "argument 'model': expected a plain, whole tensor 'model.embed_tokens.weight' of shape .* got a DTensor of"),
+    (lambda made: made.to("meta"), "argument 'model': expected a plain, whole tensor .* got a meta of"),
+    (widen, r"argument 'model': expected a plain, whole tensor 'model.norm.weight' of shape \[48\].* got a tensor of \[50\]"),
+], ids=["inner", "adapter", "shards", "meta", "shape"])  # fmt: skip
+def test_what_a_folder_cannot_hold_is_not_saved(change, message, tmp_path):
+    """Refused before anything is written: the folder that is there stays."""
+    gsa.save_model(make("gsa"), tmp_path / "folder")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "folder").iterdir()}
+    made = make("standard")
+    with one_process(tmp_path / "store"), pytest.raises(ValueError, match=f"^save_model: {message}"):
+        gsa.save_model(change(made) or made, tmp_path / "folder")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "folder").iterdir()} == before
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.int8], ids=str)
+def test_types_that_weights_cannot_have(dtype, tmp_path):
+    expected = "argument 'dtype': expected torch.float32, torch.bfloat16, torch.float16, torch.float64 or None, got "
+    with pytest.raises(ValueError, match=f"^save_model: {expected}"):
+        gsa.save_model(make("gsa"), tmp_path, dtype)
+    gsa.save_model(make("gsa"), tmp_path)
+    with pytest.raises(ValueError, match=f"^load_model: {expected}"):
+        gsa.load_model(tmp_path, dtype)
 
 
 @pytest.mark.parametrize("options", [{}, {"index_every": 2}], ids=["", "shared"])

@@ -6,7 +6,10 @@ rows are its true tokens, and `lengths` says how many there are. `tokens` says w
 later mask may call the last of them padding, as generate() appends to texts that have ended.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -81,13 +84,28 @@ class GatedSparseCache(Cache):
         needed = max(self.lengths, default=0)
         if needed > self.capacity:
             # A quarter more than is needed: the token after a long prompt is not the one that pays for a copy of it.
-            self.capacity = -(-(needed + max(needed // 4, 4 * PAGE)) // PAGE) * PAGE
-            self.pages = [layer.map(self._grown) for layer in self.pages]
+            capacity = -(-(needed + max(needed // 4, 4 * PAGE)) // PAGE) * PAGE
+            self.pages = [layer.map(partial(self._grown, capacity)) for layer in self.pages]
+            self.capacity = capacity
 
-    def _grown(self, x: Tensor) -> Tensor:
-        grown = x.new_zeros(x.size(0), self.capacity, *x.shape[2:])
+    @staticmethod
+    def _grown(capacity: int, x: Tensor) -> Tensor:
+        grown = x.new_zeros(x.size(0), capacity, *x.shape[2:])
         grown[:, : x.size(1)] = x
         return grown
+
+    @contextmanager
+    def unchanged_by_failure(self) -> Iterator[None]:
+        """Takes the new tokens of a pass back where it fails or is interrupted: of some layers they have no keys."""
+        tokens, lengths = self.tokens, self.lengths
+        try:
+            yield
+        except BaseException:
+            if tokens is None:
+                self.reset()
+            else:
+                self.tokens, self.lengths = tokens, lengths
+            raise
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor, index_k: Tensor | None) -> None:
         """Rows k, v, index_k [T, ...] into the places `slots` (sequence * capacity + position, int64 [T])."""

@@ -1,5 +1,6 @@
 """The model for transformers: the same blocks as gated_sparse_attention.model, with padding, a cache and generate()."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -223,6 +224,9 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         if inputs_embeds is None:
             check_tokens(_WHERE, "input_ids", input_ids, self.config.vocab_size)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if x.dim() != 3:
+            name, given, shape = ("input_ids", input_ids, "B, L") if inputs_embeds is None else ("inputs_embeds", x, "B, L, d")
+            bad_argument(_WHERE, name, f"[{shape}]", shown(given))
         batch, columns = x.shape[:2]
         if position_ids is not None:
             position_ids = position_ids.expand(batch, columns)
@@ -257,26 +261,27 @@ class GatedSparseAttentionModel(GatedSparseAttentionPreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         collected = [] if output_hidden_states else None
-        if past_key_values is not None:
-            positions = None if position_ids is None else position_ids.reshape(-1)
-            if rows is not None and positions is not None:
-                positions = positions.index_select(0, rows)
-            if valid is None:
-                valid = torch.ones(batch, columns, dtype=torch.bool, device=x.device)
-            passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, valid, positions,
-                                 x.dtype, x.device, phase)  # fmt: skip
-            y = x.flatten(0, 1) if rows is None else x.flatten(0, 1).index_select(0, rows)
-            runner = None
-        else:
-            if packed is not None:
-                rows, new = packed, parts
-            y, plan = self._plan(x, rows, new, position_ids, phase, want_kl)
-            runner = BlockRunner(self.layers, plan, self._gradient_checkpointing_func if again else None,
-                                 moves=torch.is_grad_enabled())  # fmt: skip
-        for number, block in enumerate(self.layers):
-            if collected is not None:
-                collected.append(self._padded(y, rows, x.shape))
-            y = passed.run(number, block, y) if runner is None else runner(number, block, y).out
+        with nullcontext() if past_key_values is None else past_key_values.unchanged_by_failure():
+            if past_key_values is not None:
+                positions = None if position_ids is None else position_ids.reshape(-1)
+                if rows is not None and positions is not None:
+                    positions = positions.index_select(0, rows)
+                if valid is None:
+                    valid = torch.ones(batch, columns, dtype=torch.bool, device=x.device)
+                passed = _CachedPass(self.layers, past_key_values, new or [columns] * batch, valid, positions,
+                                     x.dtype, x.device, phase)  # fmt: skip
+                y = x.flatten(0, 1) if rows is None else x.flatten(0, 1).index_select(0, rows)
+                runner = None
+            else:
+                if packed is not None:
+                    rows, new = packed, parts
+                y, plan = self._plan(x, rows, new, position_ids, phase, want_kl)
+                runner = BlockRunner(self.layers, plan, self._gradient_checkpointing_func if again else None,
+                                     moves=torch.is_grad_enabled())  # fmt: skip
+            for number, block in enumerate(self.layers):
+                if collected is not None:
+                    collected.append(self._padded(y, rows, x.shape))
+                y = passed.run(number, block, y) if runner is None else runner(number, block, y).out
         hidden = self._padded(self.norm(y), rows, x.shape)
         if collected is not None:
             collected.append(hidden)
@@ -373,6 +378,13 @@ class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, Gener
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *more) -> None:
+        # The package's own model, where it is tied, has one name for both.
+        embedding = state_dict.get(prefix + "model.embed_tokens.weight")
+        if self.config.tie_word_embeddings and embedding is not None:
+            state_dict.setdefault(prefix + "lm_head.weight", embedding)  # in a copy
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
     @can_return_tuple
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
@@ -422,3 +434,10 @@ class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, Gener
             generation_config.use_cache = model_kwargs["use_cache"] = True
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = GatedSparseCache()
+        # Over a cache of all of the text transformers would read it from the middle, or once more. A mask of ones alone
+        # is no longer there, but its length.
+        mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
+        whole = getattr(generation_config, "_mask_length", None) if mask is None else mask.size(1)
+        if isinstance(cache, GatedSparseCache) and whole is not None and 0 < cache.seen >= whole:
+            bad_argument("generate", "past_key_values", f"a cache of fewer tokens than the whole text ({whole}, by the "
+                         "mask), of which at least one is new; crop(-n) forgets n", f"one of {cache.seen}")  # fmt: skip
