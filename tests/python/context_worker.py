@@ -41,4 +41,3 @@ def main(source, target):
 
 
 main(*sys.argv[1:])
-os._exit(0)  # as in examples/train_fsdp.py
