@@ -3,8 +3,9 @@
 
     bench/random_model.py paper-1.7b FOLDER [--program build/release/bin/gsa]
 
-bfloat16, a vocabulary of bytes, 256K positions: `gsa generate FOLDER --extend 8` goes to two million. The library
-beside the program and the Python package of this tree make it."""
+bfloat16, the preset's vocabulary, of which the tokenizer (of bytes) knows the first 258, and 256K positions: `gsa
+generate FOLDER --extend 8` goes to two million. The library beside the program and the Python package of this tree make
+it."""
 
 import argparse
 import os
@@ -24,7 +25,7 @@ def random_model(preset, folder, program):
     import gated_sparse_attention as gsa  # noqa: PLC0415
 
     config = gsa.ModelConfig.preset(preset)
-    config.vocab_size, config.bos_id, config.eos_ids, config.max_positions = 258, 256, [257], 1 << 18
+    config.bos_id, config.eos_ids, config.max_positions = 256, [257], 1 << 18
     torch.manual_seed(1)
     torch.set_default_dtype(torch.bfloat16)
     model = gsa.GatedSparseForCausalLM(config)

@@ -20,6 +20,7 @@ libboost-dev          required  header   boost/beast/http/parser.hpp
 python3-venv          venv      python   ensurepip,venv
 chromium              browser   command  chromium,chromium-browser,google-chrome
 chromium-driver       browser   command  chromedriver
+curl                  optional  command  curl
 ccache                optional  command  ccache
 clang-format          optional  command  clang-format-14,clang-format
 '

@@ -4,7 +4,7 @@
 #
 #   tools/setup_system.sh [--run] [--venv] [--browser]
 #
-#   --run       nothing but what the program needs: neither ccache nor clang-format
+#   --run       nothing but what the program needs: neither ccache, curl nor clang-format
 #   --venv      Python's venv module too
 #   --browser   Chromium too
 set -euo pipefail

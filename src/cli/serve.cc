@@ -79,14 +79,26 @@ std::string default_name(const std::string& folder) {
   return path.filename().string();
 }
 
+// What a header field can carry. The key itself is nobody's business.
+void check_key(const std::string& key, const std::string& where) {
+  const auto visible = [](char c) { return c > ' ' && c < 0x7f; };
+  if (std::all_of(key.begin(), key.end(), visible)) return;
+  throw UsageError(concat(where, ": expected a key of visible ASCII characters without spaces, got another"));
+}
+
 std::vector<std::string> all_keys(const ServeCommand& options) {
   std::vector<std::string> keys = options.api_keys;
+  for (const std::string& key : keys) check_key(key, "--api-key");
   if (options.api_key_file.empty()) return keys;
   const std::size_t before = keys.size();
   std::istringstream lines(read_file(options.api_key_file, kMaxKeyFile));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) keys.push_back(line);
+  std::int64_t number = 1;
+  for (std::string line; std::getline(lines, line); ++number) {
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    line.erase(0, line.find_first_not_of(" \t"));
+    if (line.empty()) continue;
+    check_key(line, concat("--api-key-file: line ", number, " of ", options.api_key_file));
+    keys.push_back(line);
   }
   if (keys.size() == before) {
     throw Error(concat("--api-key-file: expected a key a line in ", options.api_key_file, ", got none"));

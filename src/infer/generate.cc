@@ -105,9 +105,6 @@ class Generation {
   }
 
   void start(std::span<const Prompt> prompts) {
-    const auto has_text = [&](std::int64_t id) {
-      return !tokenizer_.bytes_of(static_cast<std::int32_t>(id)).empty();
-    };
     for (std::size_t i = 0; i < result_.texts.size(); ++i) {
       GeneratedText& text = result_.texts[i];
       text.prompt = i / static_cast<std::size_t>(options_.samples);
@@ -117,9 +114,8 @@ class Generation {
       const std::vector<std::int64_t>& known = sequence->tokens();
       SamplingOptions sampling = options_.sampling;
       sampling.stream += static_cast<std::uint64_t>(text.sample);
-      const bool at_start = std::none_of(known.begin(), known.end(), has_text);
       live_.push_back({&text, sequence, Sampler(sampling, tokenizer_.vocab_size()),
-                       TextStream(tokenizer_, options_.stops, at_start)});
+                       TextStream(tokenizer_, options_.stops, is_empty_text(tokenizer_, known))});
       if (sampling.repetition_penalty == 1) continue;
       live_.back().sampler.remember(std::vector<std::int32_t>(known.begin(), known.end()));
     }

@@ -8,7 +8,12 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+
+from serve_metrics import metrics_of, settled  # noqa: E402
 
 GSA = str(Path(os.environ["GSA_PROGRAM"]).resolve())
 WORDS = "keeper lamp harbour rope tide gull stone bell net boat light door wind sand rain key".split()
@@ -90,18 +95,10 @@ class Server:
         return [line[6:] for line in lines]
 
     def metrics(self):
-        """By name, the sum over labels."""
-        found = {}
-        for line in self.ask("/metrics").splitlines():
-            if not line.startswith("#"):
-                name, value = re.fullmatch(r"([a-z0-9_]+)(?:\{.*\})? (\S+)", line).groups()
-                found[name] = found.get(name, 0) + float(value)
-        return found
+        return metrics_of(self.ask("/metrics"))
 
-    def resident(self):
-        """MiB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+    def settled(self):
+        return settled(self.metrics, 60)
 
     def end(self, sent=signal.SIGTERM, timeout=60):
         """Exit status and standard error."""

@@ -39,16 +39,6 @@ def generated(model, texts, *options):
     return {(line["prompt"], line["sample"]): line["text"] for line in found if "text" in line}
 
 
-def settled(server):
-    """Metrics when nothing runs any more."""
-    for _ in range(600):
-        metrics = server.metrics()
-        if metrics["gsa_num_requests_running"] + metrics["gsa_num_requests_waiting"] == 0:
-            return metrics
-        time.sleep(0.05)
-    raise AssertionError("texts still run")
-
-
 def test_greedy_texts_are_those_of_generate(model, server):
     texts = prompts(16)
     expected = generated(model, texts, "--temperature", 0)
@@ -147,7 +137,7 @@ def test_a_shared_prefix_is_read_once(model):
     prefix = (" ".join(prompts(900, seed=8)))[:8191]
     with Server(model, "--extend", 1) as server, ThreadPoolExecutor(16) as clients:
         answers = list(clients.map(lambda i: server.complete(prefix + f" {i:02d}", max_tokens=4), range(16)))
-        metrics = settled(server)
+        metrics = server.settled()
         assert metrics["gsa_prefill_tokens_total"] == 8192 + 16 * 3
         cached = sorted(answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers)
         assert cached == [0] + [8192] * 15
@@ -187,7 +177,7 @@ def test_clients_that_hang_up_leave_nothing(model):
 
         with ThreadPoolExecutor(16) as clients:
             list(clients.map(hang_up, range(150)))
-        metrics = settled(server)
+        metrics = server.settled()
         assert metrics["gsa_requests_cancelled_total"] > 20
         assert metrics["gsa_kv_cache_usage"] == 0
         assert metrics["gsa_kv_cache_pages_in_use"] == metrics["gsa_kv_cache_prefix_pages"]
@@ -201,7 +191,7 @@ def test_a_small_cache_changes_no_text(model):
         expected = list(clients.map(lambda text: large.text(text, max_tokens=120), texts))
     with Server(model, "--extend", 1, "--cache-limit", 4) as small, ThreadPoolExecutor(12) as clients:
         assert list(clients.map(lambda text: small.text(text, max_tokens=120), texts)) == expected
-        metrics = settled(small)
+        metrics = small.settled()
         assert metrics["gsa_requests_failed_total"] == 0
         assert metrics["gsa_prefix_cache_evictions_total"] + metrics["gsa_num_preemptions_total"] > 0
 
@@ -213,12 +203,12 @@ def test_the_prefix_cache_keeps_within_its_limit(model):
             return server.text(f"{index} " + " ".join(prompts(4, seed=index)), max_tokens=4)
 
         list(clients.map(ask, range(60)))
-        metrics = settled(server)
+        metrics = server.settled()
         assert metrics["gsa_prefix_cache_evictions_total"] > 0
         held = metrics["gsa_kv_cache_prefix_pages"]
         assert 0 < held == metrics["gsa_kv_cache_pages_in_use"]
         list(clients.map(ask, range(60, 90)))
-        assert settled(server)["gsa_kv_cache_prefix_pages"] == held
+        assert server.settled()["gsa_kv_cache_prefix_pages"] == held
 
 
 def test_an_unknown_chat_template_is_said_so(model, tmp_path):
@@ -340,7 +330,7 @@ def test_a_killed_server_starts_again(model):
 
 
 def test_keys_are_asked_for(model, tmp_path):
-    (tmp_path / "keys").write_text("first\nsecond\n")
+    (tmp_path / "keys").write_text("first\n\n  second \r\n")  # as editors leave them
     with Server(model, "--api-key-file", tmp_path / "keys", "--api-key", "third", "--name", "book") as server:
         assert server.ask("/v1/models", status=401)["error"]["code"] == "invalid_api_key"
         for key in "first", "second", "third":
@@ -376,13 +366,14 @@ def test_curl_streams(server):
     (["--chat-template", "chatlm"], 2, "--chat-template"),
     (["--host", "no.such.name.invalid"], 1, "no.such.name.invalid"),
     (["--api-key-file", "nowhere"], 1, "nowhere"),
+    (["--api-key", "two words"], 2, "--api-key: expected a key of visible ASCII"),
     (["--max-gap", "0"], 2, "--max-gap"),
     (["--cache-limit", 99999999999999999], 2, "--cache-limit"),
     (["--cache-limit", 2**63 - 1], 2, "1 .. 16777216"),
     (["--prefix-cache-limit", "0"], 2, "--prefix-cache-limit"),
     (["--prefix-cache-limit", "5", "--no-prefix-cache"], 2, "--no-prefix-cache"),
     (["--name", "a\nb"], 2, "--name: expected a name of one line, got \"a\\nb\""),
-], ids=["port", "template", "host", "keys", "gap", "cache", "huge-cache", "prefixes", "none",
+], ids=["port", "template", "host", "keys", "words", "gap", "cache", "huge-cache", "prefixes", "none",
         "name"])  # fmt: skip
 def test_mistakes_of_the_command_are_explained(gsa, model, arguments, status, message):
     assert message in gsa.run("serve", model, *arguments, status=status)

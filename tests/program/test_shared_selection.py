@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from serving import Server
 
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
@@ -82,6 +83,24 @@ def test_a_look_shows_the_leaders_positions_with_weights_of_its_own(gsa, models)
     assert any(
         look["layers"][0]["positions"] != look["layers"][2]["positions"] for look in data["looks"]
     )  # each leader selects for itself
+
+
+# Followers have pages without indexer keys, and keys of 8 bits a scale beside them.
+@pytest.mark.parametrize("options", [[], ["--index-bits", 8]], ids=["keys", "keys-of-8-bits"])
+def test_pages_that_a_server_kept_change_no_text(gsa, models, options):
+    read = ("the keeper of the lamp walks to the harbour\n" * 3)[:90]
+    prompts = [read, read + " of the", read[:70] + "harbour"]
+    said = gsa.run("generate", models[1], "-n", 20, "--temperature", 0, "--json", *options,
+                   *[item for prompt in prompts for item in ("--prompt", prompt)])  # fmt: skip
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    expected = {line["prompt"]: line["text"] for line in lines if "text" in line}
+    with Server(models[1], *options) as server:
+        for turn in range(2):
+            for index, prompt in enumerate(prompts):
+                answer = server.complete(prompt)
+                assert answer["choices"][0]["text"] == expected[index]
+                cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+                assert cached == (0 if turn == index == 0 else 64)
 
 
 def test_weights_must_be_those_of_the_groups(gsa, models, tmp_path):

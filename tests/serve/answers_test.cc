@@ -1,6 +1,7 @@
 // Answers against JSON written by hand.
 #include <gtest/gtest.h>
 
+#include "data/testing.h"
 #include "serve/core/completion_answer.h"
 
 namespace gsa::serve {
@@ -60,7 +61,7 @@ TEST_F(Answers, Chunks) {
 }
 
 TEST_F(Answers, CompletionLogprobs) {
-  LogprobList list(*tokenizer_, false);
+  LogprobList list(*tokenizer_, false, false);
   list.prompt(std::vector<std::int64_t>{256, 'a', 0xC3, 0xA9},
               {sampled('a', -1, {{'b', -0.5}}), sampled(0xC3, -2, {{0xC3, -2}}), sampled(0xA9, -3)});
   EXPECT_FALSE(list.empty());
@@ -78,8 +79,32 @@ TEST_F(Answers, CompletionLogprobs) {
                             "top_logprobs": [{"x": -4.0}, {"y": -5.0}], "text_offset": [2, 3]})"));
 }
 
+// A tokenizer that puts a space before a text, which is not part of it: offsets are those of the text.
+TEST_F(Answers, OffsetsOfATextThatBegins) {
+  const Json vocabulary = {{"<s>", 0}, {"▁", 1}, {"a", 2}, {"▁a", 3}};
+  const Json strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  const Json spaces = {{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}};
+  const Json json = {
+      {"added_tokens",
+       Json::array({{{"id", 0}, {"content", "<s>"}, {"special", true}, {"normalized", false}}})},
+      {"decoder", {{"type", "Sequence"}, {"decoders", Json::array({spaces, Json{{"type", "Fuse"}}, strip})}}},
+      {"model",
+       {{"type", "BPE"}, {"unk_token", "<s>"}, {"vocab", vocabulary}, {"merges", Json::array({"▁ a"})}}}};
+  const gsa::testing::TemporaryFolder folder;
+  gsa::testing::write_text(folder / "tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "<s>"})");
+  const auto tokenizer = data::json_tokenizer(json.dump(), folder.path(), "test");
+  for (const bool at_start : {true, false}) {
+    LogprobList list(*tokenizer, false, at_start);
+    list.token(sampled(3, -1));
+    list.token(sampled(3, -1));
+    list.token(sampled(2, -1));
+    const Json offsets = Json::parse(text_of(list.take()))["text_offset"];
+    EXPECT_EQ(offsets, at_start ? Json({0, 1, 3}) : Json({0, 2, 4}));
+  }
+}
+
 TEST_F(Answers, ChatLogprobs) {
-  LogprobList list(*tokenizer_, true);
+  LogprobList list(*tokenizer_, true, false);
   list.token(sampled('a', -1, {{'a', -1}, {0xC3, -2}}));
   list.token(sampled(257, -3));
   EXPECT_EQ(Json::parse(text_of(list.take())), Json::parse(R"({"content": [

@@ -171,8 +171,10 @@ TEST_F(ApiTest, EchoedLogprobs) {
   }
 }
 
-// Read once, told with every sample, however early the others come.
+// Read once, told with every sample, however early the others come: in passes of eight tokens they have long ended when
+// the prompt has been read.
 TEST_F(ApiTest, SamplesShareTheLogprobsOfTheirPrompt) {
+  rules_.max_chunk = 8;
   const std::string prompt(40, 'a');
   EXPECT_EQ(post("/v1/completions", R"({"prompt": ")" + prompt + R"(", "max_tokens": 1})")->response().status,
             200);  // five pages of eight are in the prefix cache
@@ -492,6 +494,29 @@ TEST_F(ApiTest, TokenizeAndBack) {
             Json::parse(R"({"prompt": "h\u00e9"})"));
   EXPECT_EQ(post("/detokenize", R"({"tokens": []})")->json()["prompt"], "");
   EXPECT_EQ(post("/detokenize", R"({"tokens": [258]})")->json()["error"]["param"], "tokens[0]");
+}
+
+// No context bounds what is tokenised for its own sake.
+TEST_F(ApiTest, TokenizedTextsAreBounded) {
+  options_.max_tokenized = 5;
+  const auto status = [&](const char* path, const std::string& body, const char* param) {
+    const auto reply = post(path, body);
+    const int got = reply->response().status;
+    if (got != 200) {
+      EXPECT_EQ(reply->json()["error"]["param"], param) << body;
+    }
+    return got;
+  };
+  EXPECT_EQ(status("/tokenize", R"({"prompt": "abcde"})", "prompt"), 200);
+  EXPECT_EQ(status("/tokenize", R"({"prompt": "abcdef"})", "prompt"), 400);
+  const auto messages = [](const char* last) {
+    return concat(R"({"messages": [{"role": "user", "content": "abc"}, {"role": "user", "content": ")", last,
+                  "\"}]}");
+  };
+  EXPECT_EQ(status("/tokenize", messages("de"), "messages"), 200);
+  EXPECT_EQ(status("/tokenize", messages("def"), "messages"), 400);
+  EXPECT_EQ(status("/detokenize", R"({"tokens": [256, 97, 98, 99, 100, 101, 257]})", "tokens"), 200);
+  EXPECT_EQ(status("/detokenize", R"({"tokens": [97, 98, 99, 100, 101, 102]})", "tokens"), 400);
 }
 
 TEST_F(ApiTest, ThePageIsOpen) {

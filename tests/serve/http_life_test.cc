@@ -28,6 +28,24 @@ struct Kept {
       replies.push(std::move(reply));
     };
   }
+  // Null: none came.
+  std::shared_ptr<HttpReply> reply_to(HttpClient& client) {
+    client.send(get("/"));
+    return replies.pop();
+  }
+};
+
+// A client with little room in its socket, and a stream to it.
+struct SmallClient {
+  explicit SmallClient(const HttpOptions& options)
+      : server(kept.handler(), options), client(server.port(), 4096), reply(kept.reply_to(client)) {
+    if (reply) reply->begin();
+  }
+
+  Kept kept;
+  TestServer server;
+  HttpClient client;
+  std::shared_ptr<HttpReply> reply;
 };
 
 // All that the reply offers, to nobody.
@@ -52,41 +70,28 @@ const std::vector<HangUp> hang_ups = {[](HttpClient& client) { client.close(); }
                                       [](HttpClient& client) { client.reset(); },
                                       [](HttpClient& client) { client.half_close(); }};
 
-TEST(HttpLife, NoticesHangUpsBeforeAnAnswer) {
+TEST(HttpLife, NoticesHangUps) {
   Kept kept;
   TestServer server(kept.handler());
-  for (std::size_t i = 0; i < hang_ups.size(); ++i) {
-    HttpClient client(server.port());
-    client.send(get("/"));
-    const auto reply = kept.replies.pop();
-    ASSERT_TRUE(reply);
-    EXPECT_EQ(kept.gone.count(), static_cast<int>(i));
-    hang_ups[i](client);
-    ASSERT_TRUE(kept.gone.reaches(static_cast<int>(i) + 1));
-    use_in_vain(*reply, false);
+  int expected = 0;
+  for (const bool begun : {false, true}) {
+    for (const HangUp hang_up : hang_ups) {
+      HttpClient client(server.port());
+      const auto reply = kept.reply_to(client);
+      ASSERT_TRUE(reply);
+      if (begun) {
+        reply->begin();
+        reply->write("data: first\n\n");
+        EXPECT_NE(client.until("data: first\n\n"), "");
+      }
+      EXPECT_EQ(kept.gone.count(), expected);
+      hang_up(client);
+      ASSERT_TRUE(kept.gone.reaches(++expected));
+      use_in_vain(*reply, begun);
+    }
   }
   wait_until_alone(server);
-  EXPECT_EQ(kept.gone.count(), static_cast<int>(hang_ups.size()));
-}
-
-TEST(HttpLife, NoticesHangUpsInAStream) {
-  Kept kept;
-  TestServer server(kept.handler());
-  for (std::size_t i = 0; i < hang_ups.size(); ++i) {
-    HttpClient client(server.port());
-    client.send(get("/"));
-    const auto reply = kept.replies.pop();
-    ASSERT_TRUE(reply);
-    reply->begin();
-    reply->write("data: first\n\n");
-    EXPECT_NE(client.until("data: first\n\n"), "");
-    EXPECT_EQ(kept.gone.count(), static_cast<int>(i));
-    hang_ups[i](client);
-    ASSERT_TRUE(kept.gone.reaches(static_cast<int>(i) + 1));
-    use_in_vain(*reply, true);
-  }
-  wait_until_alone(server);
-  EXPECT_EQ(kept.gone.count(), static_cast<int>(hang_ups.size()));
+  EXPECT_EQ(kept.gone.count(), expected);
 }
 
 // So much has been sent ahead that nothing more is read: the hang-up stands behind it.
@@ -97,8 +102,7 @@ TEST(HttpLife, NoticesHangUpsBehindPipelinedRequests) {
   const std::vector<std::pair<std::size_t, HangUp>> cases = {{90000, hang_ups[0]}, {1000000, hang_ups[1]}};
   for (std::size_t i = 0; i < cases.size(); ++i) {
     HttpClient client(server.port());
-    client.send(get("/"));
-    const auto reply = kept.replies.pop();
+    const auto reply = kept.reply_to(client);
     ASSERT_TRUE(reply);
     // As much as goes without waiting.
     const std::string ahead = post("/ahead", std::string(cases[i].first, 'x'));
@@ -149,88 +153,68 @@ TEST(HttpLife, LetsGoOfWhatHangUpsWouldHaveTold) {
 }
 
 TEST(HttpLife, DropsClientsThatTakeNothing) {
-  Kept kept;
   HttpOptions options = test_options();
   options.send = milliseconds(50);
   options.max_unsent = 1 << 30;
-  TestServer server(kept.handler(), options);
-  HttpClient client(server.port(), 4096);
-  client.send(get("/"));
-  const auto reply = kept.replies.pop();
-  ASSERT_TRUE(reply);
-  reply->begin();
-  reply->write(std::string(std::size_t{32} << 20, 'x'));  // more than sockets hold
-  ASSERT_TRUE(kept.gone.reaches(1));
-  use_in_vain(*reply, true);
-  wait_until_alone(server);
-  EXPECT_EQ(kept.gone.count(), 1);
+  SmallClient small(options);
+  ASSERT_TRUE(small.reply);
+  small.reply->write(std::string(std::size_t{32} << 20, 'x'));  // more than sockets hold
+  ASSERT_TRUE(small.kept.gone.reaches(1));
+  use_in_vain(*small.reply, true);
+  wait_until_alone(small.server);
+  EXPECT_EQ(small.kept.gone.count(), 1);
 }
 
 TEST(HttpLife, BoundsWhatIsKeptForSlowClients) {
-  Kept kept;
   HttpOptions options = test_options();
   options.max_unsent = 1 << 20;
-  TestServer server(kept.handler(), options);
-  HttpClient client(server.port(), 4096);
-  client.send(get("/"));
-  const auto reply = kept.replies.pop();
-  ASSERT_TRUE(reply);
-  reply->begin();
+  SmallClient small(options);
+  ASSERT_TRUE(small.reply);
   int writes = 0;
-  for (; writes < 1000 && kept.gone.count() == 0; ++writes) {
-    reply->write(std::string(100000, 'x'));
+  for (; writes < 1000 && small.kept.gone.count() == 0; ++writes) {
+    small.reply->write(std::string(100000, 'x'));
     std::this_thread::sleep_for(milliseconds(1));
   }
   EXPECT_LT(writes, 1000);  // 100 MB: far more than sockets hold
-  EXPECT_TRUE(kept.gone.reaches(1));
+  EXPECT_TRUE(small.kept.gone.reaches(1));
 }
 
 // One event that is larger than what slow clients may leave, and more behind it before it has been taken.
 TEST(HttpLife, LargeEventsReachClientsThatRead) {
-  Kept kept;
   HttpOptions options = test_options();
   options.max_unsent = 1 << 20;
-  TestServer server(kept.handler(), options);
-  HttpClient client(server.port(), 4096);
-  client.send(get("/"));
-  const auto reply = kept.replies.pop();
-  ASSERT_TRUE(reply);
-  reply->begin();
+  SmallClient small(options);
+  ASSERT_TRUE(small.reply);
   const std::string large(std::size_t{24} << 20, 'x');  // more than sockets hold
-  reply->write(large);
+  small.reply->write(large);
   for (int i = 0; i < 5; ++i) {
     std::this_thread::sleep_for(milliseconds(2));  // each is taken for itself
-    reply->write("more");
+    small.reply->write("more");
   }
-  reply->end();
-  const Answer answer = client.receive();
+  small.reply->end();
+  const Answer answer = small.client.receive();
   EXPECT_TRUE(answer.whole);
   EXPECT_EQ(answer.body.size(), large.size() + 20);
-  EXPECT_EQ(kept.gone.count(), 0);
+  EXPECT_EQ(small.kept.gone.count(), 0);
 }
 
 // A client that reads slowly but reads loses nothing.
 TEST(HttpLife, WaitsForSlowReaders) {
-  Kept kept;
   HttpOptions options = test_options();
   options.max_unsent = 64 << 20;
-  TestServer server(kept.handler(), options);
-  HttpClient client(server.port(), 4096);
-  client.send(get("/"));
-  const auto reply = kept.replies.pop();
-  ASSERT_TRUE(reply);
-  reply->begin();
+  SmallClient small(options);
+  ASSERT_TRUE(small.reply);
   std::string expected;
   for (int i = 0; i < 10000; ++i) {
     const std::string data = "data: " + std::string(400, 'x') + std::to_string(i) + "\n\n";
     expected += data;
-    reply->write(data);
+    small.reply->write(data);
   }
-  reply->end();
-  const Answer answer = client.receive();
+  small.reply->end();
+  const Answer answer = small.client.receive();
   EXPECT_TRUE(answer.whole);
   EXPECT_EQ(answer.body, expected);
-  EXPECT_EQ(kept.gone.count(), 0);
+  EXPECT_EQ(small.kept.gone.count(), 0);
 }
 
 TEST(HttpLife, ClosesIdleConnections) {
@@ -267,8 +251,7 @@ TEST(HttpLife, HasNoDeadlineForHandlers) {
   options.receive = options.send = options.idle = milliseconds(300);
   TestServer server(kept.handler(), options);
   HttpClient client(server.port());
-  client.send(get("/"));
-  const auto reply = kept.replies.pop();
+  const auto reply = kept.reply_to(client);
   ASSERT_TRUE(reply);
   std::this_thread::sleep_for(milliseconds(700));
   reply->begin();
@@ -374,14 +357,12 @@ TEST(HttpLife, StopsAcceptingAndEndsWhatIsUnderWay) {
   Kept kept;
   TestServer server(kept.handler());
   HttpClient streams(server.port());
-  streams.send(get("/"));
-  const auto stream = kept.replies.pop();
+  const auto stream = kept.reply_to(streams);
   ASSERT_TRUE(stream);
   stream->begin();
   stream->write("data: 1\n\n");
   HttpClient waits(server.port());
-  waits.send(get("/"));
-  const auto waiting = kept.replies.pop();
+  const auto waiting = kept.reply_to(waits);
   ASSERT_TRUE(waiting);
   HttpClient idle(server.port());
   HttpClient half(server.port());
@@ -411,8 +392,7 @@ TEST(HttpLife, ShutsDownWhenAnswersHaveEnded) {
   Kept kept;
   TestServer server(kept.handler());
   HttpClient client(server.port());
-  client.send(get("/"));
-  const auto reply = kept.replies.pop();
+  const auto reply = kept.reply_to(client);
   ASSERT_TRUE(reply);
   std::thread answers([&] {
     while (HttpClient(server.port()).connected) std::this_thread::yield();  // until shut_down() has begun
@@ -433,11 +413,9 @@ TEST(HttpLife, CutsWhatDoesNotEnd) {
   Kept kept;
   auto server = std::make_unique<TestServer>(kept.handler());
   HttpClient client(server->port());
-  client.send(get("/"));
-  const auto waiting = kept.replies.pop();
+  const auto waiting = kept.reply_to(client);
   HttpClient other(server->port());
-  other.send(get("/"));
-  const auto stream = kept.replies.pop();
+  const auto stream = kept.reply_to(other);
   ASSERT_TRUE(waiting && stream);
   stream->begin();
   EXPECT_FALSE(server->shut_down(milliseconds(1)));

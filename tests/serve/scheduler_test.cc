@@ -332,6 +332,27 @@ TEST(Scheduler, SampledTextsFollowTheirSeedWhateverElseRuns) {
   for (const auto& text : others) text->wait();
 }
 
+// 24 pages of 8: each text grows to 12 pages. Draws and penalties of one that was pre-empted go on where they were.
+TEST(Scheduler, PreemptionChangesNoDraw) {
+  const auto sample = [](Running& run, std::int64_t number) {
+    return run.submit({.prompt = prompt_of(number, 30),
+                       .sampling = {.temperature = 3, .repetition_penalty = 1.5, .seed = 5},
+                       .max_tokens = 66,
+                       .ignore_eos = true});
+  };
+  for (const bool prefixes : {true, false}) {
+    Running crowded({.capacity = 24}, {.prefix_cache = prefixes});
+    std::vector<std::shared_ptr<Record>> texts;
+    for (std::int64_t i = 0; i < 4; ++i) texts.push_back(sample(crowded, i));
+    for (std::int64_t i = 0; i < 4; ++i) {
+      Running alone;
+      EXPECT_EQ(texts[static_cast<std::size_t>(i)]->wait().tokens_, sample(alone, i)->wait().tokens_) << i;
+    }
+    EXPECT_GT(crowded.scheduler.metrics().preemptions, 0);
+    crowded.expect_no_leak();
+  }
+}
+
 TEST(Scheduler, CancelledTextsGiveTheirPagesBack) {
   Running run({.a_step = 1ms}, {.prefix_cache = false});
   const auto going = run.submit(prompt_of(1, 20), 4000);
@@ -512,6 +533,21 @@ TEST(Scheduler, PromptLogprobsAreReadOnceOnly) {
   EXPECT_GT(run.scheduler.metrics().preemptions, 0);
   EXPECT_EQ(run.scheduler.metrics().prompt_tokens, 80);
   run.expect_no_leak();
+}
+
+// A pass may take long: what comes meanwhile is in the queue.
+TEST(Scheduler, WhatWasNotTakenInWaits) {
+  RuleModel model;
+  const auto tokenizer = data::byte_tokenizer();
+  Scheduler scheduler(model, *tokenizer);
+  for (int i = 0; i < 3; ++i) {
+    scheduler.submit({.prompt = {1}, .max_tokens = 1}, std::make_shared<Record>());
+    EXPECT_EQ(scheduler.metrics().waiting, i + 1);
+  }
+  scheduler.stop(60s);
+  scheduler.run();
+  EXPECT_EQ(scheduler.metrics().waiting, 0);
+  EXPECT_EQ(scheduler.metrics().generated_tokens, 3);
 }
 
 TEST(Scheduler, MoreTextsThanMayEverWaitAreRefusedForGood) {

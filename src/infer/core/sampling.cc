@@ -1,6 +1,8 @@
 #include "infer/core/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
 #include "core/philox.h"
@@ -13,6 +15,21 @@ constexpr char kOp[] = "sample";
 
 void check_number(const char* field, double value, bool fits, const char* expected) {
   if (!std::isfinite(value) || !fits) bad_argument(kOp, field, expected, concat(value));
+}
+
+// Where the first of the highest ones stands.
+std::size_t first_highest(std::span<const float> logits) {
+  constexpr std::size_t kLanes = 16;  // that are compared at a time
+  std::array<float, kLanes> highest;
+  highest.fill(logits.front());
+  std::size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      highest[lane] = highest[lane] < logits[i + lane] ? logits[i + lane] : highest[lane];
+  }
+  for (; i < logits.size(); ++i) highest[0] = std::max(highest[0], logits[i]);
+  const float most = *std::max_element(highest.begin(), highest.end());
+  return static_cast<std::size_t>(std::find(logits.begin(), logits.end(), most) - logits.begin());
 }
 
 double log_of_sum(std::span<const float> logits) {
@@ -70,10 +87,12 @@ void Sampler::check(std::span<const float> logits) const {
   if (static_cast<std::int64_t>(logits.size()) < drawable_) {
     bad_argument(kOp, "logits", concat("at least ", drawable_, " numbers"), concat(logits.size()));
   }
-  // Only finite numbers times 0 add up to 0; which one it was is looked for where it matters.
-  float sum = 0;
-  for (const float logit : logits) sum += logit * 0.0F;
-  if (sum == 0) return;
+  // All bits of the exponent are set in infinities and NaNs, and integers are compared many at a time; which one it was
+  // is looked for where it matters.
+  constexpr std::uint32_t kExponent = 0x7F800000;
+  bool finite = true;
+  for (const float logit : logits) finite &= (std::bit_cast<std::uint32_t>(logit) & kExponent) != kExponent;
+  if (finite) return;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isfinite(logits[i])) continue;
     bad_argument(kOp, "logits", "finite numbers (a model with damaged weights gives others)",
@@ -149,10 +168,18 @@ std::int32_t Sampler::draw() {
   return drawn;
 }
 
+std::int32_t Sampler::next(std::span<const float> logits) {
+  const bool greedy = options_.temperature == 0;
+  if (greedy && options_.repetition_penalty == 1) {
+    return static_cast<std::int32_t>(first_highest(logits.first(static_cast<std::size_t>(drawable_))));
+  }
+  penalise(logits);
+  return greedy ? most_likely() : draw();
+}
+
 SampledToken Sampler::sample(std::span<const float> logits) {
   check(logits);
-  penalise(logits);
-  const std::int32_t id = options_.temperature == 0 ? most_likely() : draw();
+  const std::int32_t id = next(logits);
   remember({&id, 1});
   ++step_;
   if (options_.logprobs) return with_logprobs(id, logits, *options_.logprobs);

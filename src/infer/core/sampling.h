@@ -84,6 +84,7 @@ class Sampler {
   };
 
   void check(std::span<const float> logits) const;
+  std::int32_t next(std::span<const float> logits);
   void penalise(std::span<const float> logits);
   std::int32_t most_likely() const;
   std::int32_t draw();

@@ -43,6 +43,12 @@ std::string Utf8Stream::finish() {
   return incomplete ? std::string(kReplacement) : std::string();
 }
 
+bool is_empty_text(const data::Tokenizer& tokenizer, std::span<const std::int64_t> ids) {
+  return std::none_of(ids.begin(), ids.end(), [&](std::int64_t id) {
+    return id < tokenizer.vocab_size() && !tokenizer.bytes_of(static_cast<std::int32_t>(id)).empty();
+  });
+}
+
 TextStream::TextStream(const data::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start)
     : tokenizer_(tokenizer), stops_(std::move(stops)), at_start_(at_start) {
   for (const std::string& stop : stops_) {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ class Utf8Stream {
  private:
   std::string pending_;  // the beginning of a character
 };
+
+// Whether tokens give no text, so that what is written behind them is a text's beginning.
+bool is_empty_text(const data::Tokenizer& tokenizer, std::span<const std::int64_t> ids);
 
 class TextStream {
  public:

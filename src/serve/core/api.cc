@@ -111,6 +111,7 @@ class Api::Impl {
   void check_origin(const HttpRequest& request) const;
   void check_key(const HttpRequest& request) const;
   void check_type(const HttpRequest& request) const;
+  void check_tokenized(const char* param, std::size_t bytes) const;
   RequestContext context() const {
     return {options_, tokenizer_, scheduler_.max_length(), scheduler_.facts().vocab_size, longest_token_};
   }
@@ -255,6 +256,11 @@ void Api::Impl::chat(const HttpRequest& request, const Reply& reply) {
   answer_completion(call_host(), parse_chat(request.body, context()), reply);
 }
 
+void Api::Impl::check_tokenized(const char* param, std::size_t bytes) const {
+  if (static_cast<std::int64_t>(bytes) <= options_.max_tokenized) return;
+  bad_value(param, concat("a text of at most ", options_.max_tokenized, " bytes"), "more");
+}
+
 void Api::Impl::tokenize(const HttpRequest& request, const Reply& reply) {
   const Json json = parse_body(request.body, options_.max_depth);
   const Fields fields(json);
@@ -264,12 +270,15 @@ void Api::Impl::tokenize(const HttpRequest& request, const Reply& reply) {
     if (fields.find("prompt") != nullptr) bad_value("messages", "them or a prompt", "both");
     fields.refuse_unless("add_generation_prompt", {true}, "chats are tokenised as they are answered");
     fields.refuse_unless("add_special_tokens", {false}, "the chat template brings its own");
-    const ChatPrompt prompt = chat_prompt(options_.chat, parse_messages(fields), tokenizer_);
+    const std::vector<ChatMessage> messages = parse_messages(fields);
+    check_tokenized("messages", bytes_of_messages(messages));
+    const ChatPrompt prompt = chat_prompt(options_.chat, messages, tokenizer_);
     ids.assign(prompt.ids.begin(), prompt.ids.end());
   } else {
     fields.required("prompt", "a string");
-    ids = ids_of_text(*fields.string("prompt"), fields.boolean("add_special_tokens").value_or(true),
-                      tokenizer_);
+    const std::string text = *fields.string("prompt");
+    check_tokenized("prompt", text.size());
+    ids = ids_of_text(text, fields.boolean("add_special_tokens").value_or(true), tokenizer_);
   }
   OrderedJson strings;
   if (fields.boolean("return_token_strs").value_or(false)) {
@@ -293,8 +302,11 @@ void Api::Impl::detokenize(const HttpRequest& request, const Reply& reply) {
   const Json& list = fields.required("tokens", "a list of token ids");
   std::vector<std::int32_t> ids;
   if (list != Json::array()) {
-    for (const std::int64_t id : parse_ids(list, "tokens", context()))
+    std::size_t bytes = 0;
+    for (const std::int64_t id : parse_ids(list, "tokens", context())) {
       ids.push_back(static_cast<std::int32_t>(id));
+      check_tokenized("tokens", bytes += tokenizer_.bytes_of(ids.back()).size());
+    }
   }
   infer::Utf8Stream stream;
   std::string text = stream.push(tokenizer_.decode(ids));

@@ -25,6 +25,8 @@ struct ApiOptions {
   std::int64_t max_stop_bytes = 1024;  // bytes of each
   std::int64_t max_logprobs = 20;
   std::int64_t max_echoed_logprobs = 4 << 20;  // numbers in all echoes of an answer
+  // Bytes of a text that is tokenised or put together for its own sake: no context bounds it.
+  std::int64_t max_tokenized = 8 << 20;
 };
 
 }  // namespace gsa::serve

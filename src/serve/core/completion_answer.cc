@@ -54,7 +54,8 @@ AnswerHead new_head(bool chat, const std::string& model) {
           .model = model};
 }
 
-LogprobList::LogprobList(const data::Tokenizer& tokenizer, bool chat) : tokenizer_(tokenizer), chat_(chat) {
+LogprobList::LogprobList(const data::Tokenizer& tokenizer, bool chat, bool at_start)
+    : tokenizer_(tokenizer), chat_(chat), text_(tokenizer, {}, at_start) {
   clear();
 }
 
@@ -129,7 +130,7 @@ void LogprobList::prompt(std::span<const std::int64_t> ids,
 }
 
 void LogprobList::token(const infer::SampledToken& token) {
-  if (!chat_) return add_completion(token, characters_.push(tokenizer_.bytes_of(token.id)));
+  if (!chat_) return add_completion(token, text_.push(token.id));
   OrderedJson entry = chat_entry(token.id, token.logprob.value_or(0));
   entry["top_logprobs"] = OrderedJson::array();
   for (const infer::TokenLogprob& other : token.top) {

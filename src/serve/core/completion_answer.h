@@ -32,7 +32,8 @@ AnswerHead new_head(bool chat, const std::string& model);
 //   chats:       {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}
 class LogprobList {
  public:
-  LogprobList(const data::Tokenizer& tokenizer, bool chat);
+  // at_start: the choice's own text begins one, as TextStream has it.
+  LogprobList(const data::Tokenizer& tokenizer, bool chat, bool at_start);
 
   // An echoed prompt, before any token. logprobs: of tokens 1, 2, ...; the first has none.
   void prompt(std::span<const std::int64_t> ids, const std::vector<infer::SampledToken>& logprobs);
@@ -49,7 +50,7 @@ class LogprobList {
 
   const data::Tokenizer& tokenizer_;
   bool chat_;
-  infer::Utf8Stream characters_;
+  infer::TextStream text_;  // of the tokens that were written
   std::int64_t offset_ = 0, count_ = 0;
   OrderedJson list_;
 };

@@ -15,7 +15,7 @@ constexpr std::size_t kLong = 16 << 10;
 constexpr std::size_t kNumber = 32;  // bytes of a log-probability in JSON, with its token
 
 struct Choice {
-  explicit Choice(const data::Tokenizer& tokenizer, bool chat) : logprobs(tokenizer, chat) {}
+  explicit Choice(LogprobList list) : logprobs(std::move(list)) {}
 
   // Of a whole answer.
   std::string text;
@@ -39,7 +39,7 @@ class Call : public std::enable_shared_from_this<Call> {
         reply_(std::move(reply)),
         prompt_logprobs_(request_.prompts.size()),
         open_(request_.prompts.size() * static_cast<std::size_t>(request_.n)) {
-    for (std::size_t i = 0; i < open_; ++i) choices_.emplace_back(host_.tokenizer, request_.chat);
+    for (std::size_t i = 0; i < open_; ++i) choices_.emplace_back(logprob_list(i));
     by_worker_ = request_.stream && estimated_bytes() > kLong;
   }
 
@@ -55,6 +55,10 @@ class Call : public std::enable_shared_from_this<Call> {
 
  private:
   std::size_t prompt_of(std::size_t index) const { return index / static_cast<std::size_t>(request_.n); }
+  LogprobList logprob_list(std::size_t index) const {
+    return {host_.tokenizer, request_.chat,
+            infer::is_empty_text(host_.tokenizer, request_.prompts[prompt_of(index)])};
+  }
   std::size_t estimated_bytes() const;
   void begin();
   std::string event(const OrderedJson& choice) const;
@@ -308,7 +312,7 @@ std::string Call::whole_choice(std::size_t index) const {
   const std::size_t prompt = prompt_of(index);
   OrderedJson logprobs;
   if (request_.wants_logprobs()) {
-    LogprobList list(host_.tokenizer, request_.chat);
+    LogprobList list = logprob_list(index);
     if (prompt_logprobs_[prompt]) list.prompt(request_.prompts[prompt], *prompt_logprobs_[prompt]);
     for (const infer::SampledToken& token : choice.tokens) list.token(token);
     logprobs = list.take();

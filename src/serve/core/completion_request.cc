@@ -293,6 +293,12 @@ std::vector<ChatMessage> parse_messages(const Fields& fields) {
   return messages;
 }
 
+std::size_t bytes_of_messages(const std::vector<ChatMessage>& messages) {
+  std::size_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += message.content.size();
+  return bytes;
+}
+
 CompletionRequest parse_completion(std::string_view body, const RequestContext& context) {
   const Json json = parse_body(body, context.options.max_depth);
   const Fields fields(json);
@@ -336,9 +342,7 @@ CompletionRequest parse_chat(std::string_view body, const RequestContext& contex
   if (logprobs) request.text.sampling.logprobs = top.value_or(0);
   request.max_tokens = parse_max_tokens(fields, 1);
   const std::vector<ChatMessage> messages = parse_messages(fields);
-  std::size_t bytes = 0;
-  for (const ChatMessage& message : messages) bytes += message.content.size();
-  check_bytes(bytes, "messages", context);
+  check_bytes(bytes_of_messages(messages), "messages", context);
   ChatPrompt prompt = chat_prompt(context.options.chat, messages, context.tokenizer);
   request.prompts.emplace_back(prompt.ids.begin(), prompt.ids.end());
   if (!request.text.ignore_eos) {

@@ -57,5 +57,6 @@ std::int64_t longest_token(const data::Tokenizer& tokenizer);
 std::vector<std::int64_t> ids_of_text(const std::string& text, bool special_tokens,
                                       const data::Tokenizer& tokenizer);
 std::vector<ChatMessage> parse_messages(const Fields& fields);
+std::size_t bytes_of_messages(const std::vector<ChatMessage>& messages);
 
 }  // namespace gsa::serve

@@ -28,6 +28,7 @@ class Histogram {
 struct MetricsSnapshot {
   // now
   std::int64_t waiting = 0, reading = 0, writing = 0;  // texts
+  std::uint64_t last_taken_in = 0;                     // the number of the last one that is among them
   // Of the cache: in all; of running texts or the prefix cache; of running texts, shared ones counted for each; of the
   // prefix cache.
   std::int64_t pages_total = 0, pages_in_use = 0, pages_held = 0, pages_cached = 0;

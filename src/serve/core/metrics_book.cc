@@ -23,6 +23,7 @@ MetricsBook::Second& MetricsBook::now() {
 
 void MetricsBook::state(const State& state) {
   const std::lock_guard lock(mutex_);
+  counts_.last_taken_in = state.last_taken_in;
   counts_.waiting = state.waiting;
   counts_.reading = state.reading;
   counts_.writing = state.writing;

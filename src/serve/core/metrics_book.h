@@ -13,6 +13,7 @@ namespace gsa::serve {
 class MetricsBook {
  public:
   struct State {
+    std::uint64_t last_taken_in = 0;  // of the texts, whose numbers are in the order of arrival
     std::int64_t waiting = 0, reading = 0, writing = 0;
     std::int64_t pages_total = 0, pages_free = 0, pages_held = 0, pages_cached = 0;
   };

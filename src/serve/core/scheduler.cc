@@ -28,15 +28,13 @@ std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_
   }
   request.sampling.validate();
   auto job = std::make_unique<TextJob>();
-  job->tokens = request.prompt;
   job->sampler.emplace(request.sampling, tokenizer_.vocab_size());
   if (request.sampling.repetition_penalty != 1) {
     job->sampler->remember(std::vector<std::int32_t>(request.prompt.begin(), request.prompt.end()));
   }
-  const bool at_start = std::none_of(request.prompt.begin(), request.prompt.end(), [&](std::int64_t id) {
-    return id < tokenizer_.vocab_size() && !tokenizer_.bytes_of(static_cast<std::int32_t>(id)).empty();
-  });
-  job->stream.emplace(tokenizer_, request.stops, at_start);
+  job->stream.emplace(tokenizer_, request.stops, infer::is_empty_text(tokenizer_, request.prompt));
+  job->tokens = std::move(request.prompt);
+  job->prompt_length = prompt;
   job->request = std::move(request);
   job->sink = std::move(sink);
   return job;
@@ -56,8 +54,8 @@ std::unique_ptr<TextJob> Scheduler::Impl::make(std::vector<std::int64_t> tokens,
   auto job = std::make_unique<TextJob>();
   job->look.emplace().token = tokens[static_cast<std::size_t>(position)];
   tokens.resize(static_cast<std::size_t>(position));
-  job->tokens = tokens;
-  job->request.prompt = std::move(tokens);
+  job->tokens = std::move(tokens);
+  job->prompt_length = position;
   return job;
 }
 
@@ -119,8 +117,8 @@ bool Scheduler::Impl::take_in() {
     if (idle && arrivals.empty()) return false;
   }
   for (auto& job : arrivals) {
-    const TextId id = job->id;
-    waiting_.emplace(id, std::move(job));
+    last_taken_in_ = job->id;
+    waiting_.emplace(last_taken_in_, std::move(job));
   }
   for (const TextId id : gone) {
     const std::size_t waited = waiting_.erase(id), ran = running_.erase(id);
@@ -160,13 +158,22 @@ void Scheduler::Impl::note_state() {
     held += static_cast<std::int64_t>(job->sequence->pages().size());
   }
   const auto running = static_cast<std::int64_t>(running_.size());
-  book_.state({.waiting = static_cast<std::int64_t>(waiting_.size()),
+  book_.state({.last_taken_in = last_taken_in_,
+               .waiting = static_cast<std::int64_t>(waiting_.size()),
                .reading = running - writing,
                .writing = writing,
                .pages_total = facts_.capacity,
                .pages_free = model_.free_pages(),
                .pages_held = held,
                .pages_cached = prefixes_.pages()});
+}
+
+// What came while the compute thread was at a pass waits, too.
+MetricsSnapshot Scheduler::Impl::metrics() const {
+  MetricsSnapshot metrics = book_.snapshot();
+  const std::lock_guard lock(mutex_);
+  metrics.waiting += static_cast<std::int64_t>(next_id_ - 1 - metrics.last_taken_in);
+  return metrics;
 }
 
 // ---- the face

@@ -110,12 +110,12 @@ class Scheduler {
   TextId submit(TextRequest request, std::shared_ptr<TextSink> sink);
   // All or none of them, one behind another in the queue.
   std::vector<TextId> submit(std::vector<TextRequest> requests, std::vector<std::shared_ptr<TextSink>> sinks);
-  // The text ends where it is and its pages are free with the next pass; its sink hears nothing more. Texts that
-  // have ended are no error.
+  // The text ends where it is and its pages are free with the next pass; what that pass still tells is the last that
+  // its sink hears. Texts that have ended are no error.
   void cancel(TextId id);
 
-  // Where the model looks when it reads tokens[position]. done or failed is called on the compute thread; after
-  // cancel() neither.
+  // Where the model looks when it reads tokens[position]. done or failed is called on the compute thread; neither, once
+  // a cancel() has been noticed.
   TextId look(std::vector<std::int64_t> tokens, std::int64_t position,
               std::function<void(const infer::Look&)> done, std::function<void(const std::string&)> failed);
 

@@ -52,7 +52,7 @@ class Scheduler::Impl {
   }
   std::int64_t max_queue() const { return options_.max_queue; }
   const ModelFacts& facts() const { return facts_; }
-  MetricsSnapshot metrics() const { return book_.snapshot(); }
+  MetricsSnapshot metrics() const;
 
  private:
   struct Pass {
@@ -77,7 +77,7 @@ class Scheduler::Impl {
   }
   // Whether position p of a text is computed sparsely: all of a prompt by the prompt's length.
   bool sparse_at(const TextJob& job, std::int64_t position) const {
-    return model_.sparse_at(std::max(job.prompt_length() + (job.look ? 1 : 0), position + 1));
+    return model_.sparse_at(std::max(job.prompt_length + (job.look ? 1 : 0), position + 1));
   }
 
   bool admit(TextJob& job);
@@ -119,6 +119,7 @@ class Scheduler::Impl {
   Jobs waiting_, running_;
   PrefixCache prefixes_;
   Pace pace_;
+  TextId last_taken_in_ = 0;
   bool looked_ = false;                            // in the last turn
   std::uint64_t departures_ = 0;                   // of running texts, which is what makes room
   std::pair<TextId, std::uint64_t> blocked_ = {};  // the text that had no room, and after how many of them

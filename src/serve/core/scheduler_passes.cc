@@ -14,7 +14,7 @@ constexpr std::int64_t kRowsAtOnce = std::int64_t{1} << 24;  // logits of a prom
 // apart from the rest.
 std::int64_t Scheduler::Impl::readable(const TextJob& job) const {
   const std::int64_t begin = job.read();
-  if (begin < job.prompt_length()) return job.prompt_length() - begin;
+  if (begin < job.prompt_length) return job.prompt_length - begin;
   const std::int64_t limit = std::min(job.length() - begin, facts_.max_chunk);
   std::int64_t count = 0;
   while (count < limit && sparse_at(job, begin + count) == sparse_at(job, begin)) ++count;
@@ -65,7 +65,7 @@ Scheduler::Impl::Pass Scheduler::Impl::reading_pass() {
     if (share.count < share.wanted) pass.full = true;
     if (share.count == 0) continue;
     const std::int64_t begin = job.read();
-    const bool prompt = begin < job.prompt_length();
+    const bool prompt = begin < job.prompt_length;
     pass.tokens += share.count;
     pass.pages += pages_more(job, share.count);
     pass.jobs.push_back(&job);
@@ -73,7 +73,7 @@ Scheduler::Impl::Pass Scheduler::Impl::reading_pass() {
         {.sequence = &*job.sequence,
          .tokens = std::span(job.tokens)
                        .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(share.count)),
-         .prompt_length = prompt ? job.prompt_length() + (job.look ? 1 : 0) : begin + 1,
+         .prompt_length = prompt ? job.prompt_length + (job.look ? 1 : 0) : begin + 1,
          .all_rows = job.wants_prompt_rows()});
   }
   return pass;
@@ -128,7 +128,7 @@ void Scheduler::Impl::take_prompt_rows(TextJob& job, std::int64_t begin, std::sp
   const std::int64_t top = job.request.sampling.logprobs.value_or(0);
   for (std::int64_t next = begin + 1; !rows.empty(); ++next, rows = rows.subspan(width)) {
     const bool known = next <= static_cast<std::int64_t>(job.prompt_logprobs.size());  // before a pre-emption
-    if (known || next >= job.prompt_length()) continue;
+    if (known || next >= job.prompt_length) continue;
     const auto id = static_cast<std::int32_t>(job.tokens[static_cast<std::size_t>(next)]);
     job.prompt_logprobs.push_back(infer::with_logprobs(id, rows.first(width), top));
   }
@@ -233,7 +233,7 @@ void Scheduler::Impl::finish(TextJob& job, Finish finish, bool end_mark) {
   const std::chrono::duration<double> took = Clock::now() - job.arrived;
   book_.finished(finish == Finish::stop, took.count());
   job.sink->finished(finish, more,
-                     {.prompt_tokens = job.prompt_length(),
+                     {.prompt_tokens = job.prompt_length,
                       .cached_tokens = job.cached,
                       .completion_tokens = job.drawn() + (end_mark ? 1 : 0)});
 }

@@ -104,7 +104,7 @@ bool Scheduler::Impl::admit(TextJob& job) {
   }
   if (!std::exchange(job.taken_up, true)) {
     job.cached = known;
-    book_.taken_up(job.prompt_length());
+    book_.taken_up(job.prompt_length);
   }
   if (looks_up) book_.looked_up(known, job.length());
   return true;

@@ -30,7 +30,8 @@ struct TextJob {
   std::shared_ptr<TextSink> sink;  // of a text
   std::optional<LookJob> look;
 
-  std::vector<std::int64_t> tokens;  // the prompt's, and those drawn
+  std::vector<std::int64_t> tokens;  // the prompt's, which the request has no more, and those drawn
+  std::int64_t prompt_length = 0;
   std::optional<Sequence> sequence;  // what has been read of them; absent while it waits
   std::optional<infer::Sampler> sampler;
   std::optional<infer::TextStream> stream;
@@ -42,13 +43,12 @@ struct TextJob {
 
   Clock::time_point arrived = Clock::now(), last_token = {};
 
-  std::int64_t prompt_length() const { return static_cast<std::int64_t>(request.prompt.size()); }
   std::int64_t length() const { return static_cast<std::int64_t>(tokens.size()); }
-  std::int64_t drawn() const { return length() - prompt_length(); }
+  std::int64_t drawn() const { return length() - prompt_length; }
   std::int64_t read() const { return sequence ? sequence->length() : 0; }
   bool wants_prompt_rows() const {
     return request.prompt_logprobs && drawn() == 0 &&
-           static_cast<std::int64_t>(prompt_logprobs.size()) < prompt_length() - 1;
+           static_cast<std::int64_t>(prompt_logprobs.size()) < prompt_length - 1;
   }
   bool was_read() const { return read() == length(); }
   // All but the last token, which the next step reads: it is written, not read any more.
