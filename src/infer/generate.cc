@@ -6,6 +6,7 @@
 
 #include "gsa/error.h"
 #include "infer/core/text_stream.h"
+#include "infer/share_rows.h"
 
 namespace gsa::infer {
 namespace {
@@ -148,11 +149,15 @@ class Generation {
   void take(const at::Tensor& logits) {
     const at::Tensor rows = logits.to(at::kCPU, at::kFloat).contiguous();
     const auto width = static_cast<std::size_t>(rows.size(1));
-    const float* row = rows.const_data_ptr<float>();
+    std::vector<SampledToken> drawn(live_.size());
+    share_rows(rows.size(0), rows.size(1), [&](std::int64_t i) {
+      const auto own = static_cast<std::size_t>(i);
+      drawn[own] = live_[own].sampler.sample({rows.const_data_ptr<float>() + own * width, width});
+    });
     std::vector<Live> going_on;
-    for (Live& live : live_) {
-      const SampledToken token = live.sampler.sample({row, width});
-      row += width;
+    for (std::size_t i = 0; i < live_.size(); ++i) {
+      Live& live = live_[i];
+      const SampledToken& token = drawn[i];
       if (!options_.ignore_eos && std::find(ends_.begin(), ends_.end(), token.id) != ends_.end()) {
         finish(live, Ending::eos);
         continue;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "gsa/error.h"
+#include "infer/share_rows.h"
 #include "kernels/decode/decode.h"
 
 namespace gsa::serve {
@@ -82,6 +83,10 @@ std::span<const float> EngineModel::decode(std::span<const NextToken> steps) {
     rows_ = on_cpu(engine_.decode(own));
     return std::span(rows_.const_data_ptr<float>(), static_cast<std::size_t>(rows_.numel()));
   });
+}
+
+void EngineModel::share(std::int64_t count, const std::function<void(std::int64_t)>& work) {
+  infer::share_rows(count, facts_.vocab_size, work);
 }
 
 infer::Look EngineModel::look(Sequence& sequence, std::int64_t token) {

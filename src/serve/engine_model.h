@@ -20,6 +20,7 @@ class EngineModel : public Model {
   bool sparse_at(std::int64_t length) const override;
   std::span<const float> prefill(std::span<const Chunk> chunks) override;
   std::span<const float> decode(std::span<const NextToken> steps) override;
+  void share(std::int64_t count, const std::function<void(std::int64_t)>& work) override;
   infer::Look look(Sequence& sequence, std::int64_t token) override;
 
  private:

@@ -107,6 +107,17 @@ TEST(Generate, SamplesAreStreamsOfTheirOwn) {
   EXPECT_EQ(engine.cache_use().bytes, 0);
 }
 
+// So many that their tokens are drawn on several threads.
+TEST(Generate, ManySamplesAreDrawnAsFewAre) {
+  Engine engine(text_model(), {.dtype = torch::kDouble});
+  GenerateOptions options{
+      .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 5}, .max_tokens = 6, .samples = 140};
+  const GenerateResult many = run(engine, {"the keeper"}, options);
+  options.samples = 3;
+  const GenerateResult few = run(engine, {"the keeper"}, options);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(ids_of(many.texts[i]), ids_of(few.texts[i])) << i;
+}
+
 TEST(Generate, TextsEndAsTheyShould) {
   Engine engine(text_model());
   const GenerateOptions greedy{.sampling = {.temperature = 0}, .max_tokens = 40};

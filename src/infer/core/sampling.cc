@@ -1,12 +1,13 @@
 #include "infer/core/sampling.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "core/philox.h"
 #include "gsa/error.h"
+#include "infer/core/weights.h"
 
 namespace gsa::infer {
 namespace {
@@ -17,41 +18,46 @@ void check_number(const char* field, double value, bool fits, const char* expect
   if (!std::isfinite(value) || !fits) bad_argument(kOp, field, expected, concat(value));
 }
 
-// Where the first of the highest ones stands.
-std::size_t first_highest(std::span<const float> logits) {
-  constexpr std::size_t kLanes = 16;  // that are compared at a time
-  std::array<float, kLanes> highest;
-  highest.fill(logits.front());
-  std::size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane)
-      highest[lane] = highest[lane] < logits[i + lane] ? logits[i + lane] : highest[lane];
+// Beside the most likely token's, which is 1.
+double weight_of(double logit, double highest, double temperature) {
+  return exp_of_negative((logit - highest) / temperature);
+}
+
+// Calls take(depth) with depths below the highest logit until it has found enough: first with small ones, as few tokens
+// are likely and a vocabulary is large; at last with one that holds everything.
+template <class Take>
+void deepen(double first, const Take& take) {
+  double depth = first;
+  for (int i = 0; i < 5; ++i, depth *= 2) {
+    if (take(depth)) return;
   }
-  for (; i < logits.size(); ++i) highest[0] = std::max(highest[0], logits[i]);
-  const float most = *std::max_element(highest.begin(), highest.end());
-  return static_cast<std::size_t>(std::find(logits.begin(), logits.end(), most) - logits.begin());
+  take(std::numeric_limits<double>::infinity());
 }
 
 double log_of_sum(std::span<const float> logits) {
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - highest);
-  return highest + std::log(sum);
+  const double highest = logits[first_highest(logits)];
+  return highest +
+         std::log(sum_of(logits.size(), [&](std::size_t i) { return exp_of_negative(logits[i] - highest); }));
 }
 
 std::vector<TokenLogprob> most_likely_of(std::span<const float> logits, double log_sum, std::int64_t count) {
-  std::vector<std::int32_t> ids(logits.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
-  const auto kept = std::min<std::int64_t>(count, static_cast<std::int64_t>(ids.size()));
-  std::partial_sort(ids.begin(), ids.begin() + kept, ids.end(), [&](std::int32_t a, std::int32_t b) {
-    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
+  const std::size_t kept = std::min(static_cast<std::size_t>(count), logits.size());
   std::vector<TokenLogprob> top;
-  for (std::int64_t i = 0; i < kept; ++i) {
-    const std::int32_t id = ids[static_cast<std::size_t>(i)];
-    top.push_back({id, logits[static_cast<std::size_t>(id)] - log_sum});
-  }
+  if (kept == 0) return top;
+  const double highest = logits[first_highest(logits)];
+  deepen(4, [&](double depth) {
+    top.clear();
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] >= highest - depth) top.push_back({static_cast<std::int32_t>(i), logits[i]});
+    }
+    return top.size() >= kept;
+  });
+  const auto end = top.begin() + static_cast<std::ptrdiff_t>(kept);
+  std::partial_sort(top.begin(), end, top.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
+  });
+  top.erase(end, top.end());
+  for (TokenLogprob& token : top) token.logprob -= log_sum;
   return top;
 }
 
@@ -101,61 +107,78 @@ void Sampler::check(std::span<const float> logits) const {
 }
 
 void Sampler::penalise(std::span<const float> logits) {
-  candidates_.resize(static_cast<std::size_t>(drawable_));
-  for (std::size_t i = 0; i < candidates_.size(); ++i) {
-    candidates_[i] = {logits[i], static_cast<std::int32_t>(i)};
-  }
+  logits_.assign(logits.begin(), logits.begin() + drawable_);
   if (options_.repetition_penalty == 1) return;
   for (const std::int32_t id : seen_ids_) {
-    double& logit = candidates_[static_cast<std::size_t>(id)].logit;
+    double& logit = logits_[static_cast<std::size_t>(id)];
     logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
   }
 }
 
-std::int32_t Sampler::most_likely() const {
-  // max_element gives the first of equals, and candidates stand by id.
-  return std::max_element(candidates_.begin(), candidates_.end(),
-                          [](const Candidate& a, const Candidate& b) { return a.logit < b.logit; })
-      ->id;
+double Sampler::weight(double logit) const { return weight_of(logit, highest_, options_.temperature); }
+
+// The tokens whose logits are at least so high, by id.
+void Sampler::gather(double lowest) {
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    if (logits_[i] >= lowest) candidates_.push_back({logits_[i], static_cast<std::int32_t>(i)});
+  }
+}
+
+void Sampler::keep_top_k() {
+  const auto k = static_cast<std::size_t>(options_.top_k);
+  deepen(4, [&](double depth) {
+    gather(highest_ - depth);
+    return candidates_.size() >= k;
+  });
+  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(k);
+  std::nth_element(candidates_.begin(), end, candidates_.end(), more_likely);
+  candidates_.erase(end, candidates_.end());
+}
+
+// all: of every token; else of the candidates.
+void Sampler::keep_top_p(bool all) {
+  const auto of_candidates = [&](std::size_t i) { return weight(candidates_[i].logit); };
+  double wanted = 0;
+  if (all) {
+    wanted = options_.top_p * sum_of(logits_.size(), [logits = logits_.data(), highest = highest_,
+                                                      temperature = options_.temperature](std::size_t i) {
+               return weight_of(logits[i], highest, temperature);
+             });
+    deepen(4 * options_.temperature, [&](double depth) {
+      gather(highest_ - depth);
+      return sum_of(candidates_.size(), of_candidates) > wanted * (1 + 1e-9);  // in any order
+    });
+  } else {
+    wanted = options_.top_p * sum_of(candidates_.size(), of_candidates);
+  }
+  // A heap gives up its most likely ones first; usually few are needed.
+  const auto less_likely = [](const Candidate& a, const Candidate& b) { return more_likely(b, a); };
+  std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
+  auto rest = candidates_.end();
+  for (double sum = 0; rest != candidates_.begin() && sum < wanted;) {
+    std::pop_heap(candidates_.begin(), rest, less_likely);
+    sum += weight((--rest)->logit);
+  }
+  candidates_.erase(candidates_.begin(), rest);
 }
 
 std::int32_t Sampler::draw() {
-  const auto more_likely = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
-  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
-  const auto less_likely = [&](const Candidate& a, const Candidate& b) { return more_likely(b, a); };
-  const double highest = std::min_element(candidates_.begin(), candidates_.end(), more_likely)->logit;
-  const auto weight = [&](const Candidate& c) {
-    return std::exp((c.logit - highest) / options_.temperature);
-  };
-
-  if (options_.top_k > 0 && options_.top_k < static_cast<std::int64_t>(candidates_.size())) {
-    const auto end = candidates_.begin() + options_.top_k;
-    std::nth_element(candidates_.begin(), end, candidates_.end(), more_likely);
-    candidates_.erase(end, candidates_.end());
-  }
-  if (options_.top_p < 1) {
-    double total = 0;
-    for (const Candidate& c : candidates_) total += weight(c);
-    // A heap gives up its most likely ones first; usually few are needed.
-    std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
-    auto rest = candidates_.end();
-    for (double sum = 0; rest != candidates_.begin() && sum < options_.top_p * total;) {
-      std::pop_heap(candidates_.begin(), rest, less_likely);
-      sum += weight(*--rest);
-    }
-    candidates_.erase(candidates_.begin(), rest);
-  }
+  const bool top_k = options_.top_k > 0 && options_.top_k < drawable_;
+  if (!top_k && options_.top_p == 1 && options_.min_p == 0) return draw_of_all();
+  if (top_k) keep_top_k();
+  if (options_.top_p < 1) keep_top_p(!top_k);
   if (options_.min_p > 0) {
-    std::erase_if(candidates_, [&](const Candidate& c) { return weight(c) < options_.min_p; });
+    // Somewhat deeper than the bound, whose logarithm is rounded.
+    if (!top_k && options_.top_p == 1) {
+      gather(highest_ + (std::log(options_.min_p) - 1e-6) * options_.temperature);
+    }
+    std::erase_if(candidates_, [&](const Candidate& c) { return weight(c.logit) < options_.min_p; });
   }
-
-  if (!std::is_sorted(candidates_.begin(), candidates_.end(), by_id)) {
-    std::sort(candidates_.begin(), candidates_.end(), by_id);
-  }
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   double total = 0;
-  for (Candidate& c : candidates_) total += c.logit = weight(c);
+  for (Candidate& c : candidates_) total += c.logit = weight(c.logit);
   const double target = philox_uniform(options_.seed, options_.stream, step_) * total;
   double sum = 0;
   std::int32_t drawn = 0;
@@ -168,13 +191,46 @@ std::int32_t Sampler::draw() {
   return drawn;
 }
 
+// Without filters: sums of blocks of tokens first, then the one block that the draw falls into.
+std::int32_t Sampler::draw_of_all() {
+  constexpr std::size_t kBlock = 512;
+  const double highest = highest_, temperature = options_.temperature;
+  for (double& logit : logits_) logit = weight_of(logit, highest, temperature);
+  const auto sum_from = [&](std::size_t begin) {
+    return sum_of(std::min(kBlock, logits_.size() - begin),
+                  [&](std::size_t i) { return logits_[begin + i]; });
+  };
+  double total = 0;
+  for (std::size_t i = 0; i < logits_.size(); i += kBlock) total += sum_from(i);
+  const double target = philox_uniform(options_.seed, options_.stream, step_) * total;
+  double sum = 0;
+  std::size_t drawn = 0;
+  for (std::size_t begin = 0; begin < logits_.size(); begin += kBlock) {
+    const double after = sum + sum_from(begin);
+    const std::size_t end = std::min(begin + kBlock, logits_.size());
+    if (after > target || end == logits_.size()) {
+      for (std::size_t i = begin; i < end; ++i) {
+        if (logits_[i] == 0) continue;  // too unlikely for a number
+        drawn = i;
+        sum += logits_[i];
+        if (sum > target) return static_cast<std::int32_t>(drawn);
+      }
+    }
+    sum = after;
+  }
+  return static_cast<std::int32_t>(drawn);
+}
+
 std::int32_t Sampler::next(std::span<const float> logits) {
   const bool greedy = options_.temperature == 0;
   if (greedy && options_.repetition_penalty == 1) {
     return static_cast<std::int32_t>(first_highest(logits.first(static_cast<std::size_t>(drawable_))));
   }
   penalise(logits);
-  return greedy ? most_likely() : draw();
+  const std::size_t most_likely = first_highest(std::span<const double>(logits_));
+  if (greedy) return static_cast<std::int32_t>(most_likely);
+  highest_ = logits_[most_likely];
+  return draw();
 }
 
 SampledToken Sampler::sample(std::span<const float> logits) {

@@ -83,18 +83,28 @@ class Sampler {
     std::int32_t id;
   };
 
+  static bool more_likely(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  }
+
   void check(std::span<const float> logits) const;
   std::int32_t next(std::span<const float> logits);
   void penalise(std::span<const float> logits);
-  std::int32_t most_likely() const;
+  double weight(double logit) const;
+  void gather(double lowest);
+  void keep_top_k();
+  void keep_top_p(bool all);
   std::int32_t draw();
+  std::int32_t draw_of_all();
 
   SamplingOptions options_;
   std::int64_t drawable_;
   std::uint64_t step_ = 0;
   std::vector<bool> seen_;
   std::vector<std::int32_t> seen_ids_;  // each once
-  std::vector<Candidate> candidates_;   // kept between steps: a vocabulary is large
+  double highest_ = 0;
+  std::vector<double> logits_;         // of the tokens that may be drawn, with the penalty; kept between
+  std::vector<Candidate> candidates_;  // steps: a vocabulary is large
 };
 
 }  // namespace gsa::infer

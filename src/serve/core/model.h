@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,11 @@ class Model {
   virtual std::span<const float> prefill(std::span<const Chunk> chunks) = 0;
   // A token more of each sequence: a row each.
   virtual std::span<const float> decode(std::span<const NextToken> steps) = 0;
+
+  // Calls work(0) .. work(count - 1), on the model's threads where it has several: they wait between two passes.
+  virtual void share(std::int64_t count, const std::function<void(std::int64_t)>& work) {
+    for (std::int64_t i = 0; i < count; ++i) work(i);
+  }
 
   // Reads a token behind what the sequence holds, as decode() does, and tells where its layers looked.
   virtual infer::Look look(Sequence& sequence, std::int64_t token) = 0;

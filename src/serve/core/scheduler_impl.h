@@ -100,7 +100,13 @@ class Scheduler::Impl {
   void run(const Pass& pass);
   void take_prompt_rows(TextJob& job, std::int64_t begin, std::span<const float> rows);
   void write();
+  struct Drawn {
+    infer::SampledToken token;
+    std::string error;  // where the text ends instead
+  };
+  static Drawn sample(TextJob& job, std::span<const float> logits);
   void draw(TextJob& job, std::span<const float> logits);
+  void take(TextJob& job, const Drawn& drawn);
   void look(TextJob& job);
   std::unique_ptr<TextJob> leave(const TextJob& job);
   void finish(TextJob& job, Finish finish, bool end_mark);

@@ -169,13 +169,15 @@ void Scheduler::Impl::write() {
   }
   const auto start = Clock::now();
   try {
-    std::span<const float> rows = model_.decode(steps);
+    const std::span<const float> rows = model_.decode(steps);
     book_.stepped(static_cast<std::int64_t>(steps.size()));
     const auto width = static_cast<std::size_t>(facts_.vocab_size);
-    for (TextJob* job : jobs) {
-      draw(*job, rows.first(width));
-      rows = rows.subspan(width);
-    }
+    std::vector<Drawn> drawn(jobs.size());
+    model_.share(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
+      const auto own = static_cast<std::size_t>(i);
+      drawn[own] = sample(*jobs[own], rows.subspan(own * width, width));
+    });
+    for (std::size_t i = 0; i < jobs.size(); ++i) take(*jobs[i], drawn[i]);
   } catch (const std::exception& error) {
     return fail(ids, error.what());
   }
@@ -183,7 +185,16 @@ void Scheduler::Impl::write() {
   pace_.stepped(took.count());
 }
 
-// The text's next token from its logits.
+// Touches nothing but the job, as several are drawn from at a time.
+Scheduler::Impl::Drawn Scheduler::Impl::sample(TextJob& job, std::span<const float> logits) {
+  try {
+    return {job.sampler->sample(logits), ""};
+  } catch (const Error& error) {  // NaN among the logits of this text
+    return {{}, error.what()};
+  }
+}
+
+// The text's first or next token from its logits.
 void Scheduler::Impl::draw(TextJob& job, std::span<const float> logits) {
   const bool first = job.drawn() == 0;
   if (first && job.request.prompt_logprobs) job.sink->prompt(std::exchange(job.prompt_logprobs, {}));
@@ -191,13 +202,16 @@ void Scheduler::Impl::draw(TextJob& job, std::span<const float> logits) {
     finish(job, Finish::length, false);
     return;
   }
-  infer::SampledToken token;
-  try {
-    token = job.sampler->sample(logits);
-  } catch (const Error& error) {  // NaN among the logits of this text
-    fail(job, error.what());
+  take(job, sample(job, logits));
+}
+
+void Scheduler::Impl::take(TextJob& job, const Drawn& drawn) {
+  if (!drawn.error.empty()) {
+    fail(job, drawn.error);
     return;
   }
+  const infer::SampledToken& token = drawn.token;
+  const bool first = job.drawn() == 0;
   const auto now = Clock::now();
   const std::chrono::duration<double> waited = now - (first ? job.arrived : job.last_token);
   job.last_token = now;

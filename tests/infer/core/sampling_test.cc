@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/philox.h"
+#include "infer/core/weights.h"
 #include "model/errors.h"
 
 namespace gsa::infer {
@@ -104,6 +105,33 @@ TEST_P(SamplerSettings, DrawsWhatTheReferenceDraws) {
       seen.push_back(drawn);
     }
     EXPECT_EQ(sampler.step(), 12u);
+  }
+}
+
+// Few likely tokens among many, many that are alike, and equal ones everywhere.
+TEST_P(SamplerSettings, DrawsFromLargeVocabularies) {
+  constexpr std::int64_t kDrawable = 3001;
+  for (const float width : {0.01F, 0.7F, 3.0F, 40.0F}) {
+    for (unsigned seed = 0; seed < 6; ++seed) {
+      SamplingOptions options = GetParam().options;
+      options.seed = seed * 31 + 5;
+      std::vector<std::int32_t> seen = {0, 3000, static_cast<std::int32_t>(seed * 400)};
+      Sampler sampler(options, kDrawable);
+      sampler.remember(seen);
+      for (unsigned step = 0; step < 4; ++step) {
+        std::vector<float> logits = random_logits(3010, seed * 10 + step, width);
+        if (seed % 2 == 1) {
+          for (float& logit : logits) logit = std::round(logit * 4) / 4;
+        }
+        const auto probability = reference(logits, options, seen, kDrawable);
+        const double quantile =
+            options.temperature == 0 ? 0.5 : philox_uniform(options.seed, options.stream, step);
+        const std::int32_t drawn = sampler.sample(logits).id;
+        ASSERT_EQ(drawn, at_quantile(probability, quantile))
+            << width << ", seed " << seed << ", step " << step;
+        seen.push_back(drawn);
+      }
+    }
   }
 }
 
@@ -212,6 +240,35 @@ TEST(Sampler, LogProbabilitiesAreTheModelsOwn) {
   EXPECT_EQ(Sampler({.logprobs = 100}, 35).sample(logits).top.size(), 40u);
   EXPECT_TRUE(Sampler({.logprobs = 0}, 35).sample(logits).logprob.has_value());
   EXPECT_FALSE(Sampler({}, 35).sample(logits).logprob.has_value());
+}
+
+TEST(Sampler, MostLikelyTokensOfManyAreFound) {
+  for (const float width : {0.0F, 0.01F, 5.0F, 3e37F}) {
+    const std::vector<float> logits = random_logits(4000, 8, width);
+    std::vector<std::int32_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto at = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return at(a) > at(b); });
+    for (const std::size_t count : {1, 5, 300, 4000}) {
+      const SampledToken token = with_logprobs(7, logits, static_cast<std::int64_t>(count));
+      ASSERT_EQ(token.top.size(), count);
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(token.top[i].id, order[i]) << width << ", " << i;
+    }
+  }
+}
+
+TEST(Weights, ExponentialsAreThoseOfTheLibrary) {
+  std::mt19937 generator(3);
+  std::uniform_real_distribution<double> exponent(-30, 9.4);
+  for (int i = 0; i < 100000; ++i) {
+    const double x = -std::exp2(exponent(generator)), wanted = std::exp(x);
+    if (x < -707) continue;
+    ASSERT_NEAR(exp_of_negative(x), wanted, 3e-16 * wanted) << x;
+  }
+  EXPECT_EQ(exp_of_negative(0), 1);
+  EXPECT_EQ(exp_of_negative(-0.0), 1);
+  for (const double x : {-708.1, -745.0, -1e9, -6e44, -1e300}) EXPECT_EQ(exp_of_negative(x), 0) << x;
 }
 
 TEST(Sampler, TakesExtremesInStride) {
