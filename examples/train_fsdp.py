@@ -74,8 +74,7 @@ def prepare(options, config: gsa.ModelConfig, device: torch.device, mesh) -> gsa
     torch.manual_seed(options.seed)
     model = gsa.GatedSparseForCausalLM(config).to(device).train()
     low = torch.bfloat16 if options.precision == "bf16" else torch.float32
-    # Inputs are left as they are: those that are not in `low` (tables of cos and sin, running means) need their bits.
-    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
     for block in model.model.layers:
         fully_shard(block, mesh=mesh, mp_policy=policy)
         if block.self_attn.indexer is not None:  # V-bar follows the whole batch

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,14 @@ class ModelLoss:
     kept: Tensor | None = None
 
 
+class Uncast:
+    """Goes into a block and out of it as it is. FSDP casts what is a tensor there, or finds them in containers and
+    dataclasses: tables of RoPE and running means are no activations, and need their bits."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
 class SwiGlu(nn.Module):
     """down(silu(gate(x)) * up(x))."""
 
@@ -84,15 +92,17 @@ class Block(nn.Module):
             nn.init.normal_(self.self_attn.o_proj.weight, 0.0, config.residual_std())
 
     def forward(
-        self, x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, attend_cached: AttendCached | None = None,
-        selection: SharedSelection | None = None, followers: int = 0,
-    ) -> AttentionResult:  # fmt: skip
-        """mean_variance: that of before the pass, which moves nothing; BlockRunner does, outside of any checkpoint.
-        The others: GatedSparseAttention's."""
+        self, x: Tensor, given: Uncast, attend_cached: AttendCached | None = None, followers: int = 0
+    ) -> tuple[AttentionResult, Uncast]:
+        """given: the plan, the mean variance of before the pass, which moves nothing (BlockRunner does, outside of any
+        checkpoint), and another layer's selection. The others: GatedSparseAttention's. The totals of the variance are
+        beside the result."""
+        plan, mean_variance, selection = given.value
         result = self.self_attn(self.input_layernorm(x), plan=plan, mean_variance=mean_variance,
                                 attend_cached=attend_cached, selection=selection, followers=followers)  # fmt: skip
         middle = self.post_attention_layernorm.take_in(x, result.out)
-        return replace(result, out=middle.sum + self.mlp(middle.y))
+        out = middle.sum + self.mlp(middle.y)
+        return replace(result, out=out, variance_totals=None), Uncast(result.variance_totals)
 
 
 def followers_of(layers: Sequence[Block]) -> list[int]:
@@ -157,10 +167,10 @@ class BlockRunner:
             x: Tensor, plan: SequencePlan, mean_variance: Tensor | None, *shared: Tensor | None
         ) -> tuple[Tensor | None, ...]:
             # Both ways as arguments and results, the only tensors that a checkpoint tells autograd of.
-            given = SharedSelection.of(shared, config) if shared else None
-            result = block(x, plan, mean_variance, selection=given, followers=followers)
+            selection = SharedSelection.of(shared, config) if shared else None
+            result, totals = block(x, Uncast((plan, mean_variance, selection)), followers=followers)
             found = () if result.selection is None else result.selection.tensors()
-            return result.out, result.kl, result.kept, result.k_t, result.variance_totals, *found
+            return result.out, result.kl, result.kept, result.k_t, totals.value, *found
 
         arguments = (x, plan, before, *(() if selection is None else selection.tensors()))
         results = tensors(*arguments) if self.run is None else self.run(tensors, *arguments)

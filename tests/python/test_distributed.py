@@ -203,6 +203,28 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert gsa.load_model(tmp_path / "run/model").config.vocab_size == 258
 
 
+def test_torchs_own_policy_of_mixed_precision_casts_no_table(tmp_path):
+    """By default FSDP2 casts what goes into a block, and accelerate has it cast what comes out, too."""
+    own, default = {"cast_forward_inputs": False}, {}
+    everything = {"output_dtype": torch.bfloat16}
+    cases = {}
+    for case in ("gsa", "shared"):
+        for name, policy in (("own", own), ("default", default), ("everything", everything)):
+            cases[f"{case}-{name}"] = (model(**CASES[case]), 3, policy)
+    torch.save(cases, tmp_path / "cases")
+    launch(1, ROOT / "tests/python/fsdp_worker.py", tmp_path / "cases", tmp_path / "found")
+    found = torch.load(tmp_path / "found")
+    for case in ("gsa", "shared"):
+        ways = ("own", "default", "everything")
+        (losses, means), (default, moved), (cast, after) = (found[f"{case}-{way}"] for way in ways)
+        assert default == losses and losses[-1][0] < losses[0][0]
+        for name, mean in means.items():
+            assert mean.dtype == torch.float64 and torch.equal(mean, moved[name]), name
+            torch.testing.assert_close(after[name], mean, rtol=0.05, atol=0)
+        for ours, theirs in zip(cast, losses, strict=True):
+            assert ours == pytest.approx(theirs, rel=0.05)
+
+
 def fails(*command, **environment):
     """What a command says that must fail, in one line and without a traceback."""
     done = subprocess.run([str(word) for word in command], text=True, capture_output=True, check=False, timeout=600,
