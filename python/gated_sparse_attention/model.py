@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Generic, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -55,12 +55,37 @@ class ModelLoss:
     kept: Tensor | None = None
 
 
-class Uncast:
-    """Goes into a block and out of it as it is. FSDP casts what is a tensor there, or finds them in containers and
-    dataclasses: tables of RoPE and running means are no activations, and need their bits."""
+T = TypeVar("T")
 
-    def __init__(self, value: Any):
+
+class Uncast(Generic[T]):
+    """Goes into a block and out of it as it is. FSDP casts what is a tensor there, and the tensors that it finds in
+    containers and dataclasses; in here it finds none."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T):
         self.value = value
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """mean_variance: of before the pass, which moves nothing (BlockRunner does, outside of any checkpoint). selection:
+    another layer's, for one that shares it."""
+
+    plan: SequencePlan
+    mean_variance: Tensor | None = None
+    selection: SharedSelection | None = None
+
+
+@dataclass(frozen=True)
+class BlockOutputs:
+    """AttentionResult's, but for out and kl."""
+
+    kept: Tensor | None = None
+    k_t: Tensor | None = None
+    variance_totals: Tensor | None = None
+    selection: SharedSelection | None = None
 
 
 class SwiGlu(nn.Module):
@@ -79,7 +104,12 @@ class SwiGlu(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). number: which layer of the model it is."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). number: which layer of the model it is.
+
+    What FSDP wraps and hooks see is a block's call, so its arguments and results are these: activations, which a policy
+    of mixed precision may cast, as tensors of their own, x and `out` first; in Uncast what needs its bits (tables of
+    RoPE, running means, totals, the indexer's inputs that others go by). A plain tuple, as torch before pytorch's PR
+    174692 looks into no dataclass for the tensors whose gradients FSDP has to wait for."""
 
     def __init__(self, config: ModelConfig, number: int):
         super().__init__()
@@ -92,17 +122,15 @@ class Block(nn.Module):
             nn.init.normal_(self.self_attn.o_proj.weight, 0.0, config.residual_std())
 
     def forward(
-        self, x: Tensor, given: Uncast, attend_cached: AttendCached | None = None, followers: int = 0
-    ) -> tuple[AttentionResult, Uncast]:
-        """given: the plan, the mean variance of before the pass, which moves nothing (BlockRunner does, outside of any
-        checkpoint), and another layer's selection. The others: GatedSparseAttention's. The totals of the variance are
-        beside the result."""
-        plan, mean_variance, selection = given.value
-        result = self.self_attn(self.input_layernorm(x), plan=plan, mean_variance=mean_variance,
-                                attend_cached=attend_cached, selection=selection, followers=followers)  # fmt: skip
+        self, x: Tensor, given: Uncast[BlockInputs], attend_cached: AttendCached | None = None, followers: int = 0
+    ) -> tuple[Tensor, Tensor | None, Uncast[BlockOutputs]]:
+        """out and the indexer's loss, and the rest; attend_cached and followers: GatedSparseAttention's."""
+        inputs = given.value
+        result = self.self_attn(self.input_layernorm(x), plan=inputs.plan, mean_variance=inputs.mean_variance,
+                                attend_cached=attend_cached, selection=inputs.selection, followers=followers)  # fmt: skip
         middle = self.post_attention_layernorm.take_in(x, result.out)
         out = middle.sum + self.mlp(middle.y)
-        return replace(result, out=out, variance_totals=None), Uncast(result.variance_totals)
+        return out, result.kl, Uncast(BlockOutputs(result.kept, result.k_t, result.variance_totals, result.selection))
 
 
 def followers_of(layers: Sequence[Block]) -> list[int]:
@@ -168,9 +196,10 @@ class BlockRunner:
         ) -> tuple[Tensor | None, ...]:
             # Both ways as arguments and results, the only tensors that a checkpoint tells autograd of.
             selection = SharedSelection.of(shared, config) if shared else None
-            result, totals = block(x, Uncast((plan, mean_variance, selection)), followers=followers)
-            found = () if result.selection is None else result.selection.tensors()
-            return result.out, result.kl, result.kept, result.k_t, totals.value, *found
+            out, kl, rest = block(x, Uncast(BlockInputs(plan, mean_variance, selection)), followers=followers)
+            more = rest.value
+            found = () if more.selection is None else more.selection.tensors()
+            return out, kl, more.kept, more.k_t, more.variance_totals, *found
 
         arguments = (x, plan, before, *(() if selection is None else selection.tensors()))
         results = tensors(*arguments) if self.run is None else self.run(tensors, *arguments)

@@ -22,7 +22,8 @@ Tables = tuple[Tensor, Tensor]
 class ForwardOptions(TypedDict, total=False):
     """Keyword arguments of a forward pass, of a layer and of a model.
 
-    cu_seqlens: for packed input, int64 [sequences + 1] on the CPU, cumulative, from 0 to the number of tokens.
+    cu_seqlens: for packed input, int64 [sequences + 1], cumulative, from 0 to the number of tokens; on the CPU, where
+    the operators read it (from a GPU, where DDP and FSDP move it, a pass brings it back once, which waits).
     max_length: no sequence is longer; absent: read from cu_seqlens, which a compiled graph cannot.
     positions: for RoPE, integers [B, L] or packed [T]; absent: 0, 1, 2, ... in each sequence.
     phase: dense, warmup or sparse; absent: sparse where the configuration is, else dense.
@@ -121,6 +122,15 @@ def _check_kl(phase: str, want_kl: bool, kl_support: str, kl_sample: KlSample | 
                      f"a share of {kl_sample.share}")  # fmt: skip
 
 
+def _on_cpu(cu_seqlens: Tensor) -> Tensor:
+    """cu_seqlens, which the hooks of DDP and FSDP move to the model's device as they do every tensor."""
+    if not isinstance(cu_seqlens, Tensor):
+        bad_argument(_WHERE, "cu_seqlens", "int64 [sequences + 1]", f"a {type(cu_seqlens).__name__}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.numel() == 0 or cu_seqlens.dtype != torch.int64:
+        bad_argument(_WHERE, "cu_seqlens", "int64 [sequences + 1]", shown(cu_seqlens))
+    return cu_seqlens.cpu()
+
+
 def _starts(cu_seqlens: Tensor, tokens: int) -> list[int]:
     starts = cu_seqlens.tolist()
     if starts[0] != 0 or starts[-1] != tokens or any(b < a for a, b in zip(starts, starts[1:])):
@@ -147,10 +157,6 @@ def _parted(starts: list[int], dense_below: int, device: torch.device) -> tuple[
 def _packed_groups(
     config: AttentionConfig, phase: str, cu_seqlens: Tensor, max_length: int | None, tokens: int, device: torch.device
 ) -> tuple[SequenceGroup, ...]:
-    if not isinstance(cu_seqlens, Tensor):
-        bad_argument(_WHERE, "cu_seqlens", "int64 [sequences + 1] on the CPU", f"a {type(cu_seqlens).__name__}")
-    if cu_seqlens.dim() != 1 or cu_seqlens.numel() == 0 or cu_seqlens.dtype != torch.int64 or cu_seqlens.is_cuda:
-        bad_argument(_WHERE, "cu_seqlens", "int64 [sequences + 1] on the CPU", f"{shown(cu_seqlens)} on {cu_seqlens.device}")
     if torch.compiler.is_compiling():
         # Numbers in a tensor are not known to a graph; the operators check them when it runs.
         if phase == "sparse" and (max_length is None or config.dense_below > 0):
@@ -220,7 +226,7 @@ def make_plan(
         lengths = None if torch.compiler.is_compiling() else [length] * batch
         groups = (SequenceGroup(sparse, (batch, length), None, None, lengths, length),)
     else:
-        tokens = leading[0]
+        tokens, cu_seqlens = leading[0], _on_cpu(cu_seqlens)
         groups = _packed_groups(config, phase, cu_seqlens, max_length, tokens, device)
     if context is None:
         index = _index_in_sequence(leading, cu_seqlens, device)

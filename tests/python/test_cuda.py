@@ -72,6 +72,49 @@ def test_a_step_teaches_model_and_indexer():
     assert len(taught) >= 4 and max(taught.values()) > 0, taught
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of one."""
+    torch.cuda.set_device(0)
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield torch.distributed.device_mesh.init_device_mesh(DEVICE, (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="torch was built without NCCL")
+def test_packed_sequences_under_fsdp(alone):
+    """Whose hook moves cu_seqlens to the GPU before the pass sees it."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+    made, x, gradients = make("gsa").to(DEVICE), random_tokens().to(DEVICE).flatten(), []
+    starts, targets = torch.tensor([0, 50, 150, 192]), x.roll(-1)
+    sharded, made = copy.deepcopy(made), made.to(torch.bfloat16)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in sharded.model.layers:
+        fully_shard(block, mesh=alone, mp_policy=policy)
+    fully_shard(sharded, mesh=alone, mp_policy=policy)
+    register_fsdp_forward_method(sharded, "loss")
+    for model in (made, sharded):
+        loss = model.loss(x, targets, cu_seqlens=starts, want_kl=True)
+        (loss.sum / loss.count + loss.kl.sum()).backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in gradients[1].items():
+        plain = gradients[0][name].double().cpu()
+        if plain.norm() > 0:
+            assert error(gradient.full_tensor(), plain) < 1e-2, name
+
+
+def test_packed_sequences_whose_starts_lie_on_the_gpu():
+    made, x = make("gsa").to(DEVICE, torch.bfloat16), random_tokens().to(DEVICE).flatten()
+    starts = torch.tensor([0, 50, 150, 192])
+    with torch.no_grad():
+        expected = made(x, cu_seqlens=starts)
+        assert torch.equal(made(x, cu_seqlens=starts.to(DEVICE)), expected)
+        torch._dynamo.reset()
+        compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(x, cu_seqlens=starts.to(DEVICE), max_length=100), expected)
+
+
 def test_one_graph():
     made, x = make("gsa").to(DEVICE, torch.bfloat16), random_tokens().to(DEVICE)
     torch._dynamo.reset()

@@ -15,6 +15,7 @@ from configs import CASES, model
 from conftest import ROOT
 
 import gated_sparse_attention as gsa
+from gated_sparse_attention import _transformers
 from gated_sparse_attention.context_parallel import ContextShard
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
@@ -203,26 +204,54 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert gsa.load_model(tmp_path / "run/model").config.vocab_size == 258
 
 
-def test_torchs_own_policy_of_mixed_precision_casts_no_table(tmp_path):
-    """By default FSDP2 casts what goes into a block, and accelerate has it cast what comes out, too."""
-    own, default = {"cast_forward_inputs": False}, {}
-    everything = {"output_dtype": torch.bfloat16}
-    cases = {}
-    for case in ("gsa", "shared"):
-        for name, policy in (("own", own), ("default", default), ("everything", everything)):
-            cases[f"{case}-{name}"] = (model(**CASES[case]), 3, policy)
-    torch.save(cases, tmp_path / "cases")
-    launch(1, ROOT / "tests/python/fsdp_worker.py", tmp_path / "cases", tmp_path / "found")
-    found = torch.load(tmp_path / "found")
-    for case in ("gsa", "shared"):
-        ways = ("own", "default", "everything")
-        (losses, means), (default, moved), (cast, after) = (found[f"{case}-{way}"] for way in ways)
+POLICIES = {  # of FSDP2's mixed precision: torch casts what goes into a block, and accelerate what comes out, too
+    "own": dict(cast_forward_inputs=False),
+    "default": dict(),
+    "everything": dict(output_dtype=torch.bfloat16),
+}
+SHARDED_MODELS = {  # case of configs.py, fsdp_worker.run()'s options
+    "gsa": ("gsa", dict()),
+    "shared": ("shared", dict()),
+    "shared-without-masks": ("shared", dict(masks=False)),
+    "shared-older-torch": ("shared", dict(old_torch=True)),
+    **({"transformers": ("shared", dict(make="of_transformers"))} if _transformers.usable() else {}),
+}
+
+
+@pytest.fixture(scope="module")
+def by_policies(tmp_path_factory):
+    """What came of steps under each policy, on one rank and on two."""
+    folder, found = tmp_path_factory.mktemp("policies"), []
+    torch.save({f"{name}-{policy}": (model(**CASES[case]), POLICIES[policy], options)
+                for name, (case, options) in SHARDED_MODELS.items() for policy in POLICIES}, folder / "cases")  # fmt: skip
+    for ranks in (1, 2):
+        launch(ranks, ROOT / "tests/python/fsdp_worker.py", folder / "cases", folder / "found")
+        found.append(torch.load(folder / "found"))
+    return found
+
+
+@pytest.mark.parametrize("name", SHARDED_MODELS)
+def test_no_policy_of_mixed_precision_casts_a_table(name, by_policies):
+    """On two ranks, which have the same rows, all of it is what it is on one."""
+    for found in by_policies:
+        (losses, means), (default, moved), (cast, after) = (found[f"{name}-{policy}"] for policy in POLICIES)
         assert default == losses and losses[-1][0] < losses[0][0]
-        for name, mean in means.items():
-            assert mean.dtype == torch.float64 and torch.equal(mean, moved[name]), name
-            torch.testing.assert_close(after[name], mean, rtol=0.05, atol=0)
+        for buffer, mean in means.items():
+            assert mean.dtype == torch.float64 and mean != -1 and torch.equal(mean, moved[buffer]), buffer
+            torch.testing.assert_close(after[buffer], mean, rtol=0.05, atol=0)
         for ours, theirs in zip(cast, losses, strict=True):
             assert ours == pytest.approx(theirs, rel=0.05)
+    one, two = by_policies
+    for policy in POLICIES:
+        for ours, theirs in zip(two[f"{name}-{policy}"][0], one[f"{name}-{policy}"][0], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_an_older_torch_finds_the_same_gradients(by_policies):
+    for found in by_policies:
+        for policy in POLICIES:
+            (losses, means), (older, same) = found[f"shared-{policy}"], found[f"shared-older-torch-{policy}"]
+            assert older == losses and all(torch.equal(same[name], mean) for name, mean in means.items())
 
 
 def fails(*command, **environment):

@@ -247,6 +247,41 @@ def test_packed_sequences_are_those_of_a_batch(case):
             torch.testing.assert_close(parted[a:b], made(x.flatten()[a:b].unsqueeze(0))[0], rtol=1e-4, atol=1e-4)
 
 
+class OnGpu(torch.Tensor):
+    """Numbers on another device, as far as a machine without a GPU can tell: they can be brought back, and no more."""
+
+    device, is_cuda, brought = torch.device("cuda", 0), True, 0
+
+    def cpu(self):
+        OnGpu.brought += 1
+        return torch.tensor(self.numbers)
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", str(function))
+        assert name in ("dim", "numel", "__get__"), f"{name} waits for the GPU"
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_cu_seqlens_that_a_hook_has_moved_are_brought_back_once():
+    """DDP and FSDP2 move every tensor that they are called with to the model's device."""
+    made, x, starts = make("gsa"), tokens(3).flatten(), [0, 50, 190, 288]
+
+    def move(module, args, kwargs):
+        moved = kwargs["cu_seqlens"].as_subclass(OnGpu)
+        moved.numbers = starts
+        return args, kwargs | {"cu_seqlens": moved}
+
+    with torch.no_grad():
+        expected = made(x, cu_seqlens=torch.tensor(starts))
+        hook = made.register_forward_pre_hook(move, with_kwargs=True)
+        assert torch.equal(made(x, cu_seqlens=torch.tensor(starts)), expected) and OnGpu.brought == 1
+    hook.remove()
+    for wrong in (torch.tensor(starts).int(), torch.tensor([starts]), torch.tensor([], dtype=torch.int64), starts):
+        with pytest.raises(ValueError, match=r"argument 'cu_seqlens': expected int64 \[sequences \+ 1\], got "):
+            made(x, cu_seqlens=wrong)
+
+
 def compiled_steps(made, step, **options):
     """Two training steps of the compiled function and of itself: to the bit but for gradients, whose sums may run in
     another order. backend inductor rounds elsewhere."""

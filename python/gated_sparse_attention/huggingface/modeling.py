@@ -18,7 +18,7 @@ from ..attention import GatedSparseAttention
 from ..functional import BudgetOptions, IndexerInputs, Layout, SelectedPositions, attend, decode, sparse_attention
 from ..indexer import Indexer
 from ..loss import IGNORED
-from ..model import Block, BlockRunner, Uncast, check_tokens, followers_of
+from ..model import Block, BlockInputs, BlockRunner, Uncast, check_tokens, followers_of
 from ..plan import SequencePlan
 from ..rms_norm import RmsNorm
 from ..selection import mask_is_affordable
@@ -108,8 +108,7 @@ class _CachedPass:
 
     def run(self, number: int, block: Block, x: Tensor) -> Tensor:
         """One block over the new tokens x [T, d_model]."""
-        result, _ = block(x, Uncast((self.plan, None, None)), partial(self._attend_cached, number))
-        return result.out
+        return block(x, Uncast(BlockInputs(self.plan)), partial(self._attend_cached, number))[0]
 
     def _attend_cached(self, number: int, attention: GatedSparseAttention, q: Tensor, k: Tensor, v: Tensor,
                        indexer: IndexerInputs | None) -> Tensor:  # fmt: skip
