@@ -8,6 +8,7 @@ libgsa.json, which says what torch it was built with.
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -37,7 +38,12 @@ def check_torch(library: Path, running: str) -> None:
     beyond it the loader would say no more than `undefined symbol`."""
     facts = library.with_suffix(".json")
     if not facts.is_file():
-        return  # a library that was copied alone: nothing is known of it
+        warnings.warn(
+            f"gated_sparse_attention: expected {facts}, which says what torch {library} was built with, got none: whether "
+            f"it fits torch {running} is not known. Copy that file along with {NAME}",
+            stacklevel=2,
+        )
+        return
     text = facts.read_text(encoding="utf-8", errors="replace")
     try:
         built = json.loads(text)["torch"]
@@ -62,7 +68,14 @@ def load() -> Path:
     """Registers the operators with torch; a second call changes nothing."""
     path = find()
     check_torch(path, torch.__version__)
-    torch.ops.load_library(str(path))
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:  # the loader's
+        raise ImportError(
+            f"gated_sparse_attention: expected {path} to be a library that can be loaded with torch {torch.__version__}, "
+            f"got: {error.__cause__ or error}; install or build the package once more, from a clone: pip install "
+            "'scikit-build-core>=0.11' cmake ninja && pip install --no-build-isolation --force-reinstall --no-deps ."
+        ) from error
     return path
 
 

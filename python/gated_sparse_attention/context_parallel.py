@@ -58,6 +58,8 @@ class ContextShard:
         return cls(length, dist.get_rank(group), dist.get_world_size(group), group)
 
     def __post_init__(self):
+        if not 0 <= self.rank < self.ranks:  # torch says -1 to a process that is not in the group
+            bad_argument(_WHERE, "rank", f"one of the group's {max(self.ranks, 0)} ranks, from 0 on", self.rank)
         if self.length <= 0 or self.length % (2 * self.ranks):
             bad_argument(_WHERE, "length", f"a multiple of 2 ranks ({2 * self.ranks})", self.length)
 

@@ -24,11 +24,11 @@ class ForwardOptions(TypedDict, total=False):
 
     cu_seqlens: for packed input, int64 [sequences + 1], cumulative, from 0 to the number of tokens; on the CPU, where
     the operators read it (from a GPU, where DDP and FSDP move it, a pass brings it back once, which waits).
-    max_length: no sequence is longer; absent: read from cu_seqlens, which a compiled graph cannot.
+    max_length: of packed input, no sequence is longer; absent: read from cu_seqlens, which a compiled graph cannot.
     positions: for RoPE, integers [B, L] or packed [T]; absent: 0, 1, 2, ... in each sequence.
     phase: dense, warmup or sparse; absent: sparse where the configuration is, else dense.
     want_kl: the indexer's loss; needs an indexer, and phase warmup or sparse.
-    kl_support: of the sparse phase, selected or all. kl_sample: a share of the queries, over all keys only.
+    kl_support: of the loss in the sparse phase, selected or all. kl_sample: a share of the queries, over all keys only.
     deterministic: gradients are the same bits every time; False is faster on a GPU.
     context: where sequences are sharded over ranks; the input is this rank's part. Losses are of its own tokens.
     """
@@ -115,9 +115,13 @@ def _check_kl(phase: str, want_kl: bool, kl_support: str, kl_sample: KlSample | 
     if want_kl and phase == "dense":
         bad_argument(_WHERE, "want_kl", "False in the dense phase, where the indexer is frozen", "True")
     require_one_of(_WHERE, "kl_support", kl_support, SUPPORTS)
+    if not want_kl and kl_support != "selected":
+        bad_argument(_WHERE, "kl_support", "selected, the default, without want_kl", kl_support)
+    if not want_kl and kl_sample is not None:
+        bad_argument(_WHERE, "kl_sample", "None without want_kl", f"a share of {kl_sample.share}")
     if kl_sample is None or kl_sample.parts() == 1:
         return
-    if want_kl and phase == "sparse" and kl_support == "selected":
+    if phase == "sparse" and kl_support == "selected":
         bad_argument(_WHERE, "kl_sample", "none beside kl_support selected, whose loss is of every query",
                      f"a share of {kl_sample.share}")  # fmt: skip
 
@@ -214,6 +218,8 @@ def make_plan(
     """leading: of the tokens, [B, L], packed [T]; dtype: of the hidden states. Options: ForwardOptions."""
     phase = _checked_phase(config, phase)
     _check_kl(phase, want_kl, kl_support, kl_sample)
+    if max_length is not None and cu_seqlens is None:
+        bad_argument(_WHERE, "max_length", "None without cu_seqlens, where all sequences are as long as the input", max_length)
     groups: tuple[SequenceGroup, ...]
     if context is not None:
         _check_context(context, leading, cu_seqlens, kl_sample)

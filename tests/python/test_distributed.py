@@ -100,6 +100,9 @@ def test_shards():
     assert len(set(map(int, visible))) == 1  # as many pairs of query and key on every rank
     with pytest.raises(ValueError, match=r"argument 'length': expected a multiple of 2 ranks \(6\), got 20"):
         ContextShard(20, 0, 3)
+    for rank, ranks in ((3, 3), (-1, 3), (-1, -1)):
+        with pytest.raises(ValueError, match=rf"argument 'rank': expected one of the group's {max(ranks, 0)} ranks, .*, got {rank}"):
+            ContextShard(24, rank, ranks)
     with pytest.raises(ValueError, match="argument 'x'"):
         shards[0].take(x[:, 1:])
     layer = gsa.GatedSparseAttention(model().attention)

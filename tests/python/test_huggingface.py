@@ -341,8 +341,14 @@ def test_a_model_over_several_devices_is_refused(folder):
     loaded, x = load(folder("gsa")), random_tokens()
     for made in (loaded, loaded.model):
         made.hf_device_map = {"model.embed_tokens": 0, "model.layers.0": "cpu"}  # as accelerate notes it
-        with pytest.raises(ValueError, match="argument 'device_map': expected one device for all layers, got 0, cpu"):
+        with pytest.raises(ValueError, match="argument 'device_map': expected one device for all layers, got cpu, cuda:0"):
             made(x)
+        made.hf_device_map = {"model.embed_tokens": 0, "model.layers.0": "disk"}
+        with pytest.raises(ValueError, match="argument 'device_map': .*, got cuda:0, disk"):
+            made(x)
+        for same in ([0, "cuda:0", torch.device("cuda", 0)], ["cpu", torch.device("cpu")]):
+            made.hf_device_map = dict(enumerate(same))
+            made._require_one_device()
         made.hf_device_map = {"": "cpu"}
     assert loaded(x).logits.isfinite().all()
 
@@ -385,6 +391,9 @@ def test_mistakes_are_explained(folder):
         loaded(x, past_key_values=transformers.DynamicCache())
     with pytest.raises(ValueError, match="argument 'cache_implementation'"):
         loaded.generate(x, max_new_tokens=1, cache_implementation="static")
+    for name, value in (("cache_config", {"nbits": 4}), ("max_cache_len", 200)):
+        with pytest.raises(ValueError, match=f"generate: argument '{name}': expected None, as the model has a cache of its own"):
+            loaded.generate(x, max_new_tokens=1, **{name: value})
     with pytest.raises(ValueError, match="argument 'input_ids'"):
         loaded(x, inputs_embeds=torch.zeros(1))
     with pytest.raises(ValueError, match=r"argument 'input_ids': expected \[B, L\], got int64 \[96\]"):

@@ -315,10 +315,18 @@ def test_the_cache_holds_indexer_keys_of_layers_that_have_an_indexer(folder, mon
 @pytest.mark.parametrize("name", ["model.layers.1", "model.layers.1.self_attn", "model.layers.1.mlp"])
 def test_hooks_see_passes_with_a_cache(name, folder):
     """The layer's input and output, of the prompt and of every new token."""
-    loaded, x, rows = load(folder("gsa")), random_tokens(2, 20), []
-    loaded.get_submodule(name).register_forward_hook(lambda layer, args, out: rows.append(len(args[0].flatten(0, -2))))
+    loaded, x, seen = load(folder("gsa")), random_tokens(2, 20), []
+
+    def look(layer, args, out):
+        if name.endswith("self_attn"):
+            out = out.out
+        elif not name.endswith("mlp"):
+            out = out[0]  # as who goes by transformers' own layers looks for hidden states
+        seen.append((args[0].shape, out.shape))
+
+    loaded.get_submodule(name).register_forward_hook(look)
     loaded.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0)
-    assert rows == [40, 2, 2]
+    assert seen == [((rows, 48), (rows, 48)) for rows in (40, 2, 2)]
 
 
 def test_the_cache_grows_seldom(folder):

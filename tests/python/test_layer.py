@@ -201,4 +201,12 @@ def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="argument 'kl_sample'"):
         layer(torch.randn(1, 4, 48), want_kl=True, kl_sample=gsa.KlSample(0.5))
     with pytest.raises(ValueError, match="argument 'kl_sample.share'"):
-        layer(torch.randn(1, 4, 48), kl_sample=gsa.KlSample(0.4))
+        layer(torch.randn(1, 4, 48), phase="warmup", want_kl=True, kl_sample=gsa.KlSample(0.4))
+    for options, message in (
+        (dict(kl_sample=gsa.KlSample(0.5)), "'kl_sample': expected None without want_kl, got a share of 0.5"),
+        (dict(kl_sample=gsa.KlSample()), "'kl_sample': expected None without want_kl, got a share of 1.0"),
+        (dict(kl_support="all"), "'kl_support': expected selected, the default, without want_kl, got all"),
+        (dict(max_length=4), "'max_length': expected None without cu_seqlens, .*, got 4"),
+    ):
+        with pytest.raises(ValueError, match="argument " + message):
+            layer(torch.randn(1, 4, 48), **options)

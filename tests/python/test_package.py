@@ -162,9 +162,28 @@ def test_a_library_for_another_torch_is_refused_before_it_is_loaded(tmp_path):
     assert "pip install" in said and "undefined symbol" not in said
 
 
+@pytest.mark.parametrize("text, reason", [("", "file too short"), ("no library, as it says " * 9, "invalid ELF header")])
+def test_a_library_that_cannot_be_loaded_is_named(tmp_path, text, reason):
+    library = tmp_path / "libgsa.so"
+    library.write_text(text)
+    library.with_suffix(".json").write_text(json.dumps({"torch": torch.__version__}))
+    said = python(
+        "try:\n  import gated_sparse_attention\nexcept ImportError as error:\n  print(error)", GSA_LIBRARY=str(library)
+    )
+    assert f"expected {library} to be a library that can be loaded with torch {torch.__version__}, got: {library}: {reason}; " in said
+    assert "pip install --no-build-isolation" in said
+
+
+def test_a_library_without_a_note_of_its_torch_is_said(tmp_path):
+    (tmp_path / "libgsa.so").symlink_to(_library.path)
+    with pytest.warns(UserWarning, match=r"expected .*libgsa\.json, which says what torch .* got none: .* torch 2\.99"):
+        _library.check_torch(tmp_path / "libgsa.so", "2.99")
+
+
 def test_an_editable_install_has_its_library_in_another_folder(tmp_path):
     """Python files of the clone, the library in site-packages, and both folders on the package's path."""
-    (tmp_path / "libgsa.so").symlink_to(_library.path)
+    for file in (_library.path, _library.path.with_suffix(".json")):
+        (tmp_path / file.name).symlink_to(file)
     code = f"""
 import importlib.util, sys
 folders = [{str(ROOT / "python/gated_sparse_attention")!r}, {str(tmp_path)!r}]

@@ -44,6 +44,13 @@ class GatedSparseCausalLMOutput(CausalLMOutputWithPast):
     indexer_loss: Tensor | None = None
 
 
+def _name_of_device(device: int | str | torch.device) -> str:
+    """0, "cuda:0" and torch's own are one; accelerate knows "disk" beside them."""
+    if isinstance(device, int):
+        return f"{torch.accelerator.current_accelerator() or 'cuda'}:{device}"
+    return device if device == "disk" else str(torch.device(device))
+
+
 def _joined(places: list[Tensor]) -> Tensor:
     """int64, of a batch of no rows too, of which torch.cat makes nothing."""
     return torch.cat([torch.empty(0, dtype=torch.int64), *places])
@@ -168,9 +175,9 @@ class GatedSparseAttentionPreTrainedModel(PreTrainedModel):
 
     def _require_one_device(self) -> None:
         """hf_device_map: accelerate's, where it has spread the model."""
-        devices = sorted({str(device) for device in getattr(self, "hf_device_map", {}).values()})
+        devices = {_name_of_device(device) for device in getattr(self, "hf_device_map", {}).values()}
         if len(devices) > 1:
-            bad_argument(_WHERE, "device_map", "one device for all layers", ", ".join(devices))
+            bad_argument(_WHERE, "device_map", "one device for all layers", ", ".join(sorted(devices)))
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -430,6 +437,9 @@ class GatedSparseAttentionForCausalLM(GatedSparseAttentionPreTrainedModel, Gener
         kind = generation_config.cache_implementation
         if kind not in (None, "dynamic"):
             bad_argument("generate", "cache_implementation", "None, as the model has a cache of its own", repr(kind))
+        for name in ("cache_config", "max_cache_len"):
+            if (value := getattr(generation_config, name, None)) is not None:
+                bad_argument("generate", name, "None, as the model has a cache of its own, which grows", repr(value))
         if generation_config.use_cache is None:  # with which transformers makes a cache and forgets that it has one
             generation_config.use_cache = model_kwargs["use_cache"] = True
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
