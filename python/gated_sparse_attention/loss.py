@@ -1,5 +1,9 @@
 """The output projection and its cross-entropy in one, so that logits exist for a chunk of tokens at a time; each
-chunk's gradient is formed while its logits are at hand (src/nn/cross_entropy.h)."""
+chunk's gradient is formed while its logits are at hand (src/nn/cross_entropy.h).
+
+In float16 that is before the scale of a GradScaler is known. The gradient is that of a sum, whose entries are
+probabilities and not a mean's, which are smaller by the number of targets: what a scale is for is there already. Those
+below 2^-24 are lost, and below 2^-14 they lose bits, which bfloat16 does not."""
 
 import torch
 from torch import Tensor

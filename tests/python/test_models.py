@@ -310,7 +310,7 @@ def training_step(x, packed=False, **options):
     def step(model):
         loss = model.loss(inputs, targets, **options, **layout)
         total = loss.sum / loss.count
-        return total + loss.kl.sum() if options else total
+        return total + loss.kl.sum() if loss.kl is not None else total
 
     return step
 
@@ -335,6 +335,29 @@ def test_training_of_every_system_compiles_as_one_graph(case):
     made = make(case, **changes).train()
     options = dict(want_kl=True) if made.config.attention.sparse else {}
     compiled_steps(made, training_step(tokens(), **options), backend="aot_eager")
+
+
+@pytest.mark.parametrize("options", [dict(), dict(checkpoint_activations=True)], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("case", ["gsa", "shared", "gated-only"])
+def test_blocks_compile_one_by_one(case, options):
+    """As regional compilation has it: a graph without breaks for each kind of layer, with an indexer and without."""
+    made, x = make(case).train(), tokens()
+    twin, graphs = copy.deepcopy(made), lambda: torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+    before = graphs()
+    for block in made.model.layers:
+        block.compile(fullgraph=True, backend="aot_eager")
+    more = dict(want_kl=True) if made.config.attention.sparse else {}
+    step = training_step(x, **more, **options)
+    for n in range(2):  # the second step selects with a mean that the first has moved
+        ours, theirs = step(made), step(twin)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+        ours.backward(), theirs.backward()
+    for (name, ours), theirs in zip(made.named_parameters(), twin.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5, msg=lambda m: f"{name}: {m}")
+    for (name, ours), theirs in zip(made.named_buffers(), twin.buffers()):
+        assert torch.equal(ours, theirs) and ours != 0.02, name
+    assert graphs() - before == (2 if case == "shared" else 1)
 
 
 def test_training_compiles_with_inductor():
@@ -463,6 +486,27 @@ def test_a_loaded_model_is_in_evaluation_mode(tmp_path):
         assert before and all(map(torch.equal, before, loaded.buffers()))
         loaded.train()(tokens())
         assert not any(map(torch.equal, before, loaded.buffers()))
+
+
+@pytest.mark.parametrize("scale", [1, 2**16])
+def test_float16_needs_no_scale_before_the_loss(scale):
+    """Its gradients are as near as those of torch's cross-entropy in float32 by a GradScaler, of rare tokens too."""
+    count, width, vocabulary = 500, 32, 8000
+    hidden, weight = torch.randn(count, width).half(), (0.3 * torch.randn(vocabulary, width)).half()
+    targets = torch.randint(0, 100, (count,))
+
+    def gradients(loss, dtype, scale=1):
+        inputs = [x.to(dtype, copy=True).requires_grad_() for x in (hidden, weight)]
+        (loss(*inputs) / count * scale).backward()
+        return [x.grad.double() / scale for x in inputs]
+
+    plain = lambda h, w: torch.nn.functional.cross_entropy((h @ w.t()).float(), targets, reduction="sum")
+    exact = gradients(lambda h, w: torch.nn.functional.cross_entropy(h @ w.t(), targets, reduction="sum"), torch.float64)
+    ours = gradients(lambda h, w: cross_entropy_sum(h, w, targets), torch.float16, scale)
+    theirs = gradients(plain, torch.float16, 2**16)
+    for a, b, true in zip([*ours, ours[1][100:]], [*theirs, theirs[1][100:]], [*exact, exact[1][100:]]):
+        assert (a - true).norm() <= 3 * (b - true).norm()
+    assert not (ours[1] == 0).all(1).any()
 
 
 def test_second_derivatives_are_refused():
