@@ -16,57 +16,17 @@ import math
 import os
 import shutil
 import sys
-from functools import cache
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 
 import gated_sparse_attention as gsa
 from gated_sparse_attention.config_json import config_to_dict
-
-
-class Rows:
-    """Rows of `length` tokens of a `gsa tokenize` folder, in an order that follows from (seed, epoch)."""
-
-    def __init__(self, folder: Path, length: int, seed: int):
-        self.length, self.seed = length, seed
-        if not (folder / "dataset.json").is_file():
-            raise SystemExit(f"--data {folder}: expected a folder that `gsa tokenize` made, with dataset.json, got none")
-        about = json.loads((folder / "dataset.json").read_text())
-        self.vocab_size, self.shards, self.rows = about["vocab_size"], [], []
-        for n, shard in enumerate(about["shards"]):
-            tokens = np.memmap(folder / shard["tokens_file"], f"<u{about['token_bytes']}", "r")
-            self.shards.append((tokens, np.memmap(folder / shard["documents_file"], "<i8", "r")))
-            self.rows += [(n, start) for start in range(0, len(tokens) - length, length)]
-        if not self.rows:
-            raise SystemExit(f"--data {folder}: expected more than --length ({length}) tokens, got {about['tokens']}")
-        tokens, ends = self.shards[0]
-        self.bos, self.eos = int(tokens[0]), int(tokens[ends[0] - 1])  # documents stand between marks
-
-    @cache
-    def order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
-
-    def batch(self, step: int, count: int, rank: int, ranks: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """This rank's share of a step's `count` rows: tokens and targets [T], and where sequences begin."""
-        tokens, targets, starts = [], [], [0]
-        for number in range(step * count + rank, (step + 1) * count, ranks):
-            epoch, place = divmod(number, len(self.rows))
-            shard, start = self.rows[self.order(epoch)[place]]
-            ids, ends = self.shards[shard]
-            row = torch.from_numpy(ids[start : start + self.length + 1].astype(np.int64))
-            inner = slice(*np.searchsorted(ends, (start, start + self.length), "right"))
-            cuts = torch.from_numpy(ends[inner] - start)
-            tokens.append(row[:-1])
-            targets.append(row[1:].index_fill(0, cuts - 1, -100))  # a document's last token predicts nothing
-            starts += [(len(tokens) - 1) * self.length + end for end in (*cuts.tolist(), self.length)]
-        return torch.cat(tokens), torch.cat(targets), torch.tensor(starts).unique()
+from gated_sparse_attention.token_rows import TokenRows
 
 
 def prepare(options, config: gsa.ModelConfig, device: torch.device, mesh) -> gsa.GatedSparseForCausalLM:
@@ -100,17 +60,17 @@ def phase_of(step: int, options) -> str:
     return "dense" if step < options.dense else "warmup" if step < options.dense + options.warmup else "sparse"
 
 
-def train_step(model, optimizer, data: Rows, step: int, options, device: torch.device) -> dict:
+def train_step(model, optimizer, data: TokenRows, step: int, options, device: torch.device) -> dict:
     rank, ranks, phase = dist.get_rank(), dist.get_world_size(), phase_of(step, options)
-    tokens, targets, starts = data.batch(step, options.rows, rank, ranks)
+    batch = data.batch(step, options.rows, rank, ranks)
     for kind in ("base", "gate", "indexer"):
         model.set_learning(kind, (kind == "indexer") if phase == "warmup" else (kind != "indexer" or phase == "sparse"))
     kl = {}
     if phase != "dense":
         sample = gsa.KlSample(options.kl_share, step * ranks + rank)
         kl = dict(want_kl=True, kl_support="all", kl_sample=sample)
-    loss = model.loss(tokens.to(device), targets.to(device), cu_seqlens=starts, phase=phase, deterministic=False,
-                      checkpoint_activations=options.checkpoint_activations, **kl)  # fmt: skip
+    loss = model.loss(batch.tokens.to(device), batch.targets.to(device), cu_seqlens=batch.cu_seqlens, phase=phase,
+                      deterministic=False, checkpoint_activations=options.checkpoint_activations, **kl)  # fmt: skip
     zero = torch.zeros((), device=device)
     parts = torch.stack([loss.sum.detach(), loss.count, zero if loss.kl is None else loss.kl.detach().sum() / ranks])
     dist.all_reduce(parts)
@@ -146,23 +106,6 @@ def require_same_model(folder: Path, config: gsa.ModelConfig) -> None:
                              f"got {now.get(key)}; --system, --preset, --index-every and --data say which")  # fmt: skip
 
 
-def export(model, config: gsa.ModelConfig, folder: Path, data: Path) -> None:
-    """The whole weights as a folder that `gsa` and load_model read; every rank takes part in gathering."""
-    state = {}
-    for name, tensor in model.state_dict().items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        if dist.get_rank() == 0:
-            state[name] = whole.cpu()
-    if dist.get_rank() == 0:
-        with torch.device("meta"):
-            gathered = gsa.GatedSparseForCausalLM(config)
-        gathered.load_state_dict(state, assign=True)
-        gsa.save_model(gathered, folder)
-        for file in data.glob("tokenizer*"):
-            shutil.copy(file, folder)
-    dist.barrier()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="a folder that `gsa tokenize` made")
@@ -193,7 +136,10 @@ def main() -> None:
         torch.cuda.set_device(device)
     if options.rows % ranks:
         raise SystemExit(f"--rows: expected a multiple of the ranks ({ranks}), got {options.rows}")
-    data = Rows(options.data, options.length, options.seed)
+    try:
+        data = TokenRows(options.data, options.length, options.seed)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--data, --length: {error}") from None
     config = gsa.ModelConfig.preset(options.preset).apply(options.system)
     config.index_layers = gsa.every_nth_layer(config.layers, options.index_every)
     config.vocab_size, config.max_positions = data.vocab_size, options.length
@@ -221,7 +167,10 @@ def main() -> None:
                 log.write(json.dumps(report) + "\n")
         if (step + 1) % options.save_every == 0 or step + 1 == steps:
             dcp.save(state_of(model, optimizer), checkpoint_id=options.output / f"checkpoints/step-{step + 1:08}")
-    export(model, config, options.output / "model", options.data)
+    gsa.save_sharded_model(model, options.output / "model")
+    if dist.get_rank() == 0:
+        for file in options.data.glob("tokenizer*"):
+            shutil.copy(file, options.output / "model")
     dist.destroy_process_group()
     if device_type == "cpu":
         # gloo's threads outlive it. One that lets go of a tensor while Python ends aborts the process (pytorch issue

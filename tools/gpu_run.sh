@@ -98,6 +98,29 @@ program() {
   done
 }
 
+# examples/train_fsdp.py under torchrun, with NCCL: every phase in bfloat16, and once more from the checkpoint in the
+# middle, whose losses are nearly the same (gradients are summed up in any order).
+fsdp() {
+  local gsa=$build/bin/gsa work=$out/fsdp
+  local -x GSA_LIBRARY=$build/libgsa.so PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=python:.deps/python
+  local train=("$python" -m torch.distributed.run --standalone --nproc-per-node 1 examples/train_fsdp.py
+    --data "$work/data" --output "$work/run" --precision bf16 --length 512 --rows 8
+    --dense 60 --warmup 10 --sparse 30 --save-every 50)
+  rm -rf "$work" && mkdir -p "$work" &&
+    seq -f 'the keeper of lamp %g walks to the harbour and back' 4000 | awk 'NR % 20 == 0 { print "" } 1' >"$work/lamps.txt" &&
+    $gsa tokenize "$work/lamps.txt" --split blank-lines --output "$work/data" &&
+    "${train[@]}" && rm -r "$work/run/checkpoints/step-00000100" && "${train[@]}" &&
+    "$python" - "$work/run/losses.jsonl" <<'END' &&
+import json, sys
+reports = [json.loads(line) for line in open(sys.argv[1])]
+first, resumed = reports[:100], reports[100:]
+assert [report["step"] for report in reports] == [*range(100), *range(50, 100)], len(reports)
+assert first[-1]["loss"] < first[0]["loss"] / 2 and first[-1]["kl"] > 0, (first[0], first[-1])
+assert all(abs(a["loss"] - b["loss"]) < 0.2 * b["loss"] for a, b in zip(resumed, first[50:])), (resumed[-1], first[-1])
+END
+    $gsa generate "$work/run/model" --device cuda --temperature 0 --max-tokens 40 --prompt 'the keeper of lamp 77 walks'
+}
+
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee "$out/machine.log"
 step build build_all || exit 1
 if [ -n "$test" ]; then
@@ -106,6 +129,7 @@ if [ -n "$test" ]; then
   done
   aside kernels_ptx env CUDA_FORCE_PTX_JIT=1 $build/gsa_cuda_tests --gtest_brief=1 --gtest_filter='*MatchesTheReference*:*FullSort*'
   aside program program
+  aside fsdp fsdp
   aside nn cases '*OnCuda*' $build/gsa_nn_tests
   aside infer cases '*Cuda*' $build/gsa_infer_tests
   aside train cases '*OnAGpu*:*PrecisionFollowsTheDevice*:*/cuda*' $build/gsa_train_tests

@@ -16,13 +16,14 @@ from .config import (
 )  # fmt: skip
 from .kl_sample import KlSample
 from .model import GatedSparseForCausalLM, GatedSparseModel, ModelLoss, ModelResult
-from .model_io import load_model, save_model
+from .model_io import load_model, save_model, save_sharded_model
 from ._transformers import register_when_used as _register_when_used
 
 __all__ = [
     "AttentionConfig", "AttentionResult", "BudgetConfig", "GatedSparseAttention", "GatedSparseForCausalLM",
     "GatedSparseModel", "IndexerConfig", "KlSample", "ModelConfig", "ModelLoss", "ModelResult", "RopeConfig",
     "TemperatureConfig", "YarnConfig", "every_nth_layer", "functional", "load_model", "save_model",
+    "save_sharded_model",
 ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def _whole_state(model: GatedSparseForCausalLM) -> dict[str, Tensor]:
         if type(tensor) is not Tensor or tensor.is_meta or tensor.shape != wanted[name].shape:
             kind = type(tensor).__name__ if type(tensor) is not Tensor else "meta" if tensor.is_meta else "tensor"
             bad_argument("save_model", "model", f"a plain, whole tensor '{name}' of shape {list(wanted[name].shape)} "
-                         "(examples/train_fsdp.py gathers shards)", f"a {kind} of {list(tensor.shape)}")  # fmt: skip
+                         "(save_sharded_model gathers shards)", f"a {kind} of {list(tensor.shape)}")  # fmt: skip
     return found
 
 
@@ -67,6 +67,27 @@ def save_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.d
     values = config_to_dict(model.config, str(dtype).removeprefix("torch."))
     _replace(folder, WEIGHTS, lambda file: save_file(state, file, metadata={"format": "pt"}))
     _replace(folder, "config.json", lambda file: file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8"))
+
+
+def save_sharded_model(
+    model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.dtype | None = None
+) -> None:
+    """save_model of a model whose parameters FSDP2 has sharded: every rank calls it, one tensor after another is
+    gathered, and rank 0, whose memory must hold all of them, writes the folder before any rank goes on."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+
+    state, first = {}, dist.get_rank() == 0
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if first:
+            state[name.replace("_orig_mod.", "")] = whole.cpu()
+    if first:
+        with torch.device("meta"):
+            gathered = GatedSparseForCausalLM(model.config)
+        gathered.load_state_dict(state, assign=True)
+        save_model(gathered, folder, dtype)
+    dist.barrier()
 
 
 def _is_mean(name: str) -> bool:

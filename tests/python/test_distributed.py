@@ -272,7 +272,7 @@ def test_mistakes_of_the_example_are_explained(by_two, data, tmp_path):
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     assert fails(sys.executable, script, "--data", data, "--output", tmp_path).startswith("expected to be started by torchrun")
     said = fails(sys.executable, script, "--data", tmp_path / "nowhere", "--output", tmp_path, **alone)
-    assert said.startswith("--data ") and said.endswith("expected a folder that `gsa tokenize` made, with dataset.json, got none")
+    assert said.startswith("--data, --length: ") and said.endswith("make one with: gsa tokenize), got none")
     exported = (folder / "model/config.json").read_bytes()
     for options, changed in (
         (("--system", "sparse-only"), r"\(index_budget inverse\), got fixed; --system, "),
