@@ -8,6 +8,7 @@
 #   --sanitize      small cases of every operator under compute-sanitizer too: memcheck, racecheck, initcheck and
 #                   synccheck, side by side, each at most 100 s for the cases of an operator
 #   --serve         what gsa serve makes of paper-1.7b (random weights): 8 clients at 128K beside the engine alone
+#   --no-test       builds the programs alone, not their tests
 #
 # A step that fails does not keep the others from running; the exit status says whether all passed.
 set -uo pipefail
@@ -23,7 +24,7 @@ while [ $# -gt 0 ]; do
     --no-test) test= ;;
     --no-bench) bench= ;;
     --bench-args) bench_args=$2; shift ;;
-    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
   shift
 done
@@ -47,9 +48,10 @@ step() {
 }
 
 build_all() {
+  local targets=(gsa gsa_cli gsa_bench_infer)
+  [ -z "$test" ] || targets+=(gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests)
   cmake --preset release --compile-no-warning-as-error -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON &&
-    cmake --build --preset release -j "$(nproc)" \
-      --target gsa gsa_cli gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests gsa_bench_infer
+    cmake --build --preset release -j "$(nproc)" --target "${targets[@]}"
 }
 
 # cases <filter> <command...>: tests by name, all of which must run: a filter that names none fails, and so does a
