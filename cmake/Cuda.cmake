@@ -4,10 +4,14 @@
 #   GSA_CUDA        AUTO: with nvcc and a torch that has CUDA; ON: always (needs nvcc); OFF: never
 #   GSA_CUDA_ARCHS  what is compiled for. 90a-real: Hopper's own kernels; 80-virtual: PTX that the driver
 #                   compiles for any GPU from compute capability 8.0 on
+#   GSA_SELECT_SPREAD  an experiment (docs/kernels/select.md, "What remains"): select's pass on Hopper with its sigmoids
+#                   spread over the other instructions; the same bits. OFF until it has been measured
 
 set(GSA_CUDA AUTO CACHE STRING "Build the CUDA operators: AUTO, ON or OFF")
 set_property(CACHE GSA_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(GSA_CUDA_ARCHS "90a-real;80-virtual" CACHE STRING "Architectures, as CMAKE_CUDA_ARCHITECTURES names them")
+
+option(GSA_SELECT_SPREAD "Spread the sigmoids of select's pass on Hopper over its other instructions (not measured)" OFF)
 
 find_program(GSA_NVCC nvcc PATHS "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin" /usr/local/cuda/bin)
 set(gsa_cuda OFF)

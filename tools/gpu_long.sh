@@ -6,7 +6,7 @@
 #
 #   lengths     whole paper-1.7b, prefill at 4K to 64K beside the standard model: from where on sparse attention pays
 #   layers      the same at 128K, prefill and decoding, an indexer in every layer and in every fourth
-#   million     the same at 1,048,576 tokens beside dense attention by L², an indexer in every layer and in every fourth
+#   million     the same at 1,048,576 tokens, an indexer in every fourth layer, beside dense attention by L² from 131,072
 #   generate    gsa generate behind a prompt of 1,048,576 tokens (random weights, a vocabulary of bytes, YaRN)
 #   sharing     bench/shared_selection.py: 24 layers of 256, trained on --text
 #
@@ -14,13 +14,15 @@
 #   --python PATH   an interpreter with torch (default python3)
 #   --run N         tokens in a run: larger ones make neighbours agree more; union/k is printed (default 512)
 #   --text FILE     for sharing; .xz is unpacked
+#   --base-steps N  for sharing: dense steps of the model that the others start from (default 1500)
 #
-# On an H200, estimated: two minutes for lengths and layers each, five for million, three for generate, ten for sharing.
-# A part that fails does not keep the others from running.
+# On an H200, estimated: two minutes for lengths and layers each, two for million, three for generate, twelve for sharing
+# (seven with --base-steps 600). A part that fails does not keep the others from running; what sharing has made is not
+# made again.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-out=build/gpu python=python3 run=512 text='' parts=()
+out=build/gpu python=python3 run=512 text='' base_steps=1500 parts=()
 refuse() {
   echo "tools/gpu_long.sh: $1" >&2
   exit 2
@@ -31,9 +33,10 @@ while [ $# -gt 0 ]; do
       sed -n '2,/^set -uo/{/^set -uo/d;s/^# \{0,1\}//;p}' "$0"
       exit 0
       ;;
-    --out | --python | --run | --text)
+    --out | --python | --run | --text | --base-steps)
       [ $# -ge 2 ] || refuse "$1: expected a value, got none"
-      declare "${1#--}=$2"
+      name=${1#--}
+      declare "${name//-/_}=$2"
       shift
       ;;
     lengths | layers | million | generate | sharing) parts+=("$1") ;;
@@ -95,20 +98,14 @@ sharing() {
       $build/bin/gsa tokenize "$out/valid.txt" --tokenizer "$out/sharing/train" --output "$out/sharing/valid" || return
   fi
   part sharing "$python" bench/shared_selection.py --gsa $build/bin/gsa --train "$out/sharing/train" \
-    --validation "$out/sharing/valid" --out "$out/sharing/runs" --device cuda
+    --validation "$out/sharing/valid" --out "$out/sharing/runs" --base-steps "$base_steps" --device cuda
 }
 
 for name in "${parts[@]}"; do
   case $name in
     lengths) infer lengths --prefill --length 4096 --length 8192 --length 16384 --length 32768 --length 65536 ;;
-    layers)
-      infer layers-1 --length 131072
-      infer layers-4 --length 131072 --index-every 4
-      ;;
-    million)
-      infer million-1 --sequences 1 --length 1048576 --dense-limit 131072
-      infer million-4 --sequences 1 --length 1048576 --dense-limit 131072 --index-every 4
-      ;;
+    layers) infer layers --length 131072 --index-every 1 --index-every 4 ;;
+    million) infer million --sequences 1 --length 1048576 --dense-limit 131072 --index-every 4 ;;
     *) "$name" || touch "$out/$name.failed" ;;
   esac
 done

@@ -2,18 +2,21 @@
 # Everything about a GPU in one call: builds, tests, benches, and leaves a log of each step.
 #
 #   tools/gpu_run.sh [--out DIR] [--python PATH] [--sanitize] [--no-test] [--no-bench] [--bench-args "..."] [--serve]
+#                    [--cmake-args "..."]
 #
 #   --out DIR       where logs go (default build/gpu)
 #   --python PATH   the interpreter whose torch is used (default python3)
 #   --sanitize      small cases of every operator under compute-sanitizer too: memcheck, racecheck, initcheck and
 #                   synccheck, side by side, each at most 100 s for the cases of an operator
 #   --serve         what gsa serve makes of paper-1.7b (random weights): 8 clients at 128K beside the engine alone
+#   --no-test       builds the programs alone, not their tests
+#   --cmake-args    options of CMake beside those of the release, such as -DGSA_SELECT_SPREAD=ON
 #
 # A step that fails does not keep the others from running; the exit status says whether all passed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-out=build/gpu python=python3 sanitize= test=1 bench=1 bench_args= serve=
+out=build/gpu python=python3 sanitize= test=1 bench=1 bench_args= serve= cmake_args=
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$2; shift ;;
@@ -23,7 +26,8 @@ while [ $# -gt 0 ]; do
     --no-test) test= ;;
     --no-bench) bench= ;;
     --bench-args) bench_args=$2; shift ;;
-    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    --cmake-args) cmake_args=$2; shift ;;
+    *) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
   shift
 done
@@ -47,9 +51,11 @@ step() {
 }
 
 build_all() {
-  cmake --preset release --compile-no-warning-as-error -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON &&
-    cmake --build --preset release -j "$(nproc)" \
-      --target gsa gsa_cli gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests gsa_bench_infer
+  local targets=(gsa gsa_cli gsa_bench_infer)
+  [ -z "$test" ] || targets+=(gsa_model_probe gsa_cuda_tests gsa_nn_tests gsa_train_tests gsa_infer_tests)
+  # shellcheck disable=SC2086
+  cmake --preset release --compile-no-warning-as-error -DGSA_PYTHON="$(command -v "$python")" -DGSA_CUDA=ON $cmake_args &&
+    cmake --build --preset release -j "$(nproc)" --target "${targets[@]}"
 }
 
 # cases <filter> <command...>: tests by name, all of which must run: a filter that names none fails, and so does a

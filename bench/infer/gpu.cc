@@ -30,6 +30,9 @@ const at::Device kGpu(at::kCUDA, 0);
 // Up to here gsa is measured as a dense model, too, which is what dense_below makes of it.
 constexpr std::int64_t kCrossover = 32768;
 
+// The first pass over a prompt takes memory and chooses kernels; of a longer one, these tokens do it.
+constexpr std::int64_t kWarmTokens = 131072;
+
 // Seconds of the whole model, and of its attention by itself (24 times that of a layer, or layer after
 // layer).
 struct Times {
@@ -109,8 +112,14 @@ std::map<std::string, double> by_backends(int runs, const std::function<void()>&
 
 class SystemRun {
  public:
-  SystemRun(nn::System system, std::int64_t length, const GpuOptions& options, Progress& progress)
-      : options_(options), length_(length), progress_(progress), subject_(subject(system, length, options)) {}
+  // index_every: every so many layers have an indexer, where the system has one.
+  SystemRun(nn::System system, std::int64_t length, std::int64_t index_every, const GpuOptions& options,
+            Progress& progress)
+      : options_(options),
+        length_(length),
+        index_every_(index_every),
+        progress_(progress),
+        subject_(subject(system)) {}
 
   SystemTimes run() {
     const at::NoGradGuard no_grad;
@@ -141,19 +150,21 @@ class SystemRun {
       progress_.step(concat("decoding, ", batch, " sequences"));
       times.decode[batch] = decode(batch);
     }
+    // Only now, as it shortens the sequence, and reading it again takes as long as its prefill.
+    if (subject_.sparse() && !times.unions) times.unions = unions(sequences_.front());
     return times;
   }
 
  private:
-  static SubjectOptions subject(nn::System system, std::int64_t length, const GpuOptions& options) {
+  SubjectOptions subject(nn::System system) const {
     return {.system = system,
             .type = at::kBFloat16,
             .device = kGpu,
             .layers = kLayers,
-            .index_every = options.index_every,
+            .index_every = index_every_,
             .vocabulary = kVocabulary,
             // Dense attention of a prompt in one pass is cuDNN's; in chunks it is ours.
-            .chunk = system == nn::System::standard ? std::optional(length) : std::nullopt};
+            .chunk = system == nn::System::standard ? std::optional(length_) : std::nullopt};
   }
 
   static void read(infer::Engine& engine, Sequence& sequence, const Tensor& tokens) {
@@ -162,27 +173,26 @@ class SystemRun {
         {{&sequence, {tokens.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(tokens.numel())}}});
   }
 
-  // Times count from the second pass on: the first one takes memory and chooses kernels.
+  // What is left in the sequence: the prompt of random tokens, or that of runs beyond --dense-limit.
   Sequence prefill(SystemTimes& times) {
     infer::Engine& engine = subject_.engine();
     const Tensor drawn = torch::randint(0, kVocabulary, {length_}, at::kLong);
     const Tensor runs = drawn.narrow(0, 0, (length_ + options_.run - 1) / options_.run)
                             .repeat_interleave(options_.run)
                             .narrow(0, 0, length_);
+    runs_ = runs;
     Sequence sequence = engine.start();
-    read(engine, sequence, runs);
+    read(engine, sequence, runs.narrow(0, 0, std::min(length_, kWarmTokens)));
     c10::DeviceAllocator* allocator = c10::getDeviceAllocator(kGpu.type());
     allocator->resetPeakStats(kGpu.index());
     times.prefill_of_runs = timed([&] { read(engine, sequence, runs); });
     times.beside_bytes = allocator->getDeviceStats(kGpu.index()).allocated_bytes[0].peak -
                          times.weight_bytes - engine.cache_use().taken;
+    // The hardest case has no dense one beside it there, and takes minutes.
+    if (length_ > options_.dense_limit) return sequence;
     if (subject_.sparse()) {
-      times.unions = unions(sequence, runs);
+      times.unions = unions(sequence);
       if (length_ <= kCrossover) times.dense_of_runs = dense_prefill(runs);
-    }
-    if (length_ > options_.dense_limit) {  // the hardest case has no dense one beside it, and takes minutes
-      read(engine, sequence, runs);
-      return sequence;
     }
     read(engine, sequence, drawn);
     times.prefill.whole = timed([&] { read(engine, sequence, drawn); });
@@ -191,7 +201,7 @@ class SystemRun {
 
   // What dense_below makes of a prompt: gates, indexer keys for later, and dense attention.
   double dense_prefill(const Tensor& tokens) {
-    SubjectOptions options = subject(nn::System::gsa, length_, options_);
+    SubjectOptions options = subject(nn::System::gsa);
     options.dense_below = length_ + 1;
     Subject dense(options);
     Sequence sequence = dense.engine().start();
@@ -199,8 +209,8 @@ class SystemRun {
     return timed([&] { read(dense.engine(), sequence, tokens); });
   }
 
-  // Of 16 neighbours each at the end of the prompt, at three quarters and at its half, as decoding them selects.
-  Unions unions(Sequence& sequence, const Tensor& tokens) {
+  // Of 16 neighbours each at the end of the prompt of runs, at three quarters and at its half, as decoding them selects.
+  Unions unions(Sequence& sequence) {
     constexpr std::int64_t kNeighbours = 16;
     std::vector<double> layers(static_cast<std::size_t>(kLayers), 0.0);
     const std::int64_t places[] = {length_, length_ * 3 / 4, length_ / 2};  // the sequence grows shorter
@@ -210,7 +220,7 @@ class SystemRun {
       std::vector<std::set<std::int32_t>> together(layers.size());
       std::vector<double> selected(layers.size(), 0.0);
       for (std::int64_t i = begin; i < begin + kNeighbours; ++i) {
-        const infer::Look look = subject_.engine().look(sequence, tokens[i].item<std::int64_t>());
+        const infer::Look look = subject_.engine().look(sequence, runs_[i].item<std::int64_t>());
         for (std::size_t n = 0; n < layers.size(); ++n) {
           together[n].insert(look.layers[n].positions.begin(), look.layers[n].positions.end());
           selected[n] += static_cast<double>(look.layers[n].k_t) / kNeighbours;
@@ -247,7 +257,7 @@ class SystemRun {
     indexer.q = torch::randn({1, length_, heads, size}, options);
     indexer.k = torch::randn({1, length_, size}, options);
     indexer.w = torch::rand({1, length_, heads}, options);
-    if (options_.index_every == 1) {
+    if (index_every_ == 1) {
       times.stage = kLayers * timed(2, [&] { ops::sparse_attend(q, k, v, indexer, stage.budget); });
       return;
     }
@@ -309,9 +319,10 @@ class SystemRun {
   }
 
   const GpuOptions& options_;
-  const std::int64_t length_;
+  const std::int64_t length_, index_every_;
   Progress& progress_;
   Subject subject_;
+  Tensor runs_;  // the prompt in which every token comes so many times in a row
   std::deque<Sequence> sequences_;
 };
 
@@ -382,17 +393,17 @@ SystemTimes extrapolated(const SystemTimes& measured, std::int64_t length) {
 }
 
 struct Measured {
+  std::int64_t index_every;
   SystemTimes gsa, standard;
   bool whole = true;  // the standard model was run at this length
 };
 
 void print(const Measured& m, const GpuOptions& options, Progress& progress) {
   const std::int64_t length = m.gsa.length;
-  progress.say(concat(
-      "\nThe whole paper-1.7b, random weights, bfloat16, ", length, " tokens",
-      options.index_every == 1 ? ""
-                               : concat(", gsa with an indexer in every ", options.index_every, "-th layer"),
-      "\n", table_line({"", "gsa", "standard", "×", "attention: gsa", "dense", "dense by torch"})));
+  progress.say(
+      concat("\nThe whole paper-1.7b, random weights, bfloat16, ", length, " tokens",
+             m.index_every == 1 ? "" : concat(", gsa with an indexer in every ", m.index_every, "-th layer"),
+             "\n", table_line({"", "gsa", "standard", "×", "attention: gsa", "dense", "dense by torch"})));
   if (m.whole) progress.say(table_row("prefill", m.gsa.prefill, m.standard.prefill));
   progress.say(table_line({concat("prefill, runs of ", options.run), duration(m.gsa.prefill_of_runs),
                            duration(m.standard.prefill_of_runs),
@@ -428,9 +439,11 @@ void print_crossover(const std::vector<Measured>& all, const GpuOptions& options
     for (std::size_t i = 0; i < cells.size(); ++i) line_cells.push_back({cells[i], kWidths[i], false});
     return line(line_cells);
   };
-  progress.say(
-      concat("\nPrefill by length, tokens in runs of ", options.run, "\n",
-             row({"tokens", "union/k", "gsa", "run dense", "standard", "gsa / standard", "dense / std."})));
+  progress.say(concat(
+      "\nPrefill by length, tokens in runs of ", options.run,
+      all.front().index_every == 1 ? ""
+                                   : concat(", an indexer in every ", all.front().index_every, "-th layer"),
+      "\n", row({"tokens", "union/k", "gsa", "run dense", "standard", "gsa / standard", "dense / std."})));
   for (const Measured& m : all) {
     const double standard = m.standard.prefill_of_runs, gsa = m.gsa.prefill_of_runs;
     const auto& dense = m.gsa.dense_of_runs;
@@ -446,27 +459,35 @@ json run_gpu(const GpuOptions& options, Progress& progress) {
   if (!torch::cuda::is_available()) throw Error("--device cuda: expected a GPU that torch sees, got none");
   if (!ops::built_with_cuda())
     throw Error("--device cuda: expected a build with the CUDA operators, got one without");
-  const auto run = [&](nn::System system, std::int64_t length) {
+  const auto run = [&](nn::System system, std::int64_t length, std::int64_t index_every) {
     progress.start(concat(nn::name_of(system), ", ", length, " tokens"));
-    SystemTimes times = SystemRun(system, length, options, progress).run();
+    SystemTimes times = SystemRun(system, length, index_every, options, progress).run();
     c10::getDeviceAllocator(kGpu.type())->emptyCache();
     return times;
   };
   std::map<std::int64_t, SystemTimes> standard;  // by length
-  std::vector<Measured> all;
   json document = json::array();
-  for (const std::int64_t length : options.lengths) {
-    Measured m{.gsa = run(nn::System::gsa, length), .standard = {}, .whole = length <= options.dense_limit};
-    const std::int64_t read = std::min(length, options.dense_limit);
-    if (!standard.contains(read)) standard[read] = run(nn::System::standard, read);
-    m.standard = m.whole ? standard[read] : extrapolated(standard[read], length);
-    print(m, options, progress);
-    json lengths = {{"length", length}, {"gsa", json_of(m.gsa)}, {"standard", json_of(m.standard)}};
-    if (!m.whole) lengths["standard_from"] = read;
-    document.push_back(lengths);
-    all.push_back(std::move(m));
+  for (const std::int64_t index_every : options.index_every) {
+    std::vector<Measured> all;
+    for (const std::int64_t length : options.lengths) {
+      Measured m{.index_every = index_every,
+                 .gsa = run(nn::System::gsa, length, index_every),
+                 .standard = {},
+                 .whole = length <= options.dense_limit};
+      const std::int64_t read = std::min(length, options.dense_limit);
+      if (!standard.contains(read)) standard[read] = run(nn::System::standard, read, 1);
+      m.standard = m.whole ? standard[read] : extrapolated(standard[read], length);
+      print(m, options, progress);
+      json entry = {{"length", length},
+                    {"index_every", index_every},
+                    {"gsa", json_of(m.gsa)},
+                    {"standard", json_of(m.standard)}};
+      if (!m.whole) entry["standard_from"] = read;
+      document.push_back(entry);
+      all.push_back(std::move(m));
+    }
+    if (all.size() > 1) print_crossover(all, options, progress);
   }
-  if (all.size() > 1) print_crossover(all, options, progress);
   return document;
 }
 

@@ -16,7 +16,7 @@ struct GpuOptions {
   std::int64_t run = 16;  // of a prompt in which every token comes so many times in a row
   // Longer prompts are not read by the standard model: its time follows from that of the longest one that is.
   std::int64_t dense_limit = 262144;
-  std::int64_t index_every = 1;  // every so many layers of gsa have an indexer
+  std::vector<std::int64_t> index_every = {1};  // every so many layers of gsa have an indexer: a table each
 };
 
 // Prints tables as it goes and returns everything as JSON.

@@ -44,14 +44,14 @@ standard. Prompts beyond --dense-limit are read by gsa alone, in runs alone; sta
 --dense-limit, attention times the square of the lengths' ratio and the rest times the ratio, and says so.
 
 --index-every n: gsa has an indexer in every n-th layer, and the n - 1 layers behind it share its selection. On a CPU a
-group of n layers is timed, and what is shown is the mean of its layers; on a GPU the whole model has such groups. The
-standard model, in the same run, stays what it is.
+group of n layers is timed, and what is shown is the mean of its layers; on a GPU the whole model has such groups, and
+several n (repeat the option) stand beside one standard model, which is run once.
 
 Examples
   gsa_bench_infer                              4K, 32K, 128K in fp32 and bf16: some minutes on two cores
   gsa_bench_infer --length 4096 --type fp32    seconds
   gsa_bench_infer --device cuda                a minute on an H200
-  gsa_bench_infer --device cuda --index-every 4
+  gsa_bench_infer --device cuda --index-every 1 --index-every 4
   gsa_bench_infer --device cuda --run 512 --prefill --length 4096 --length 8192 --length 16384 --length 32768
   gsa_bench_infer --device cuda --run 512 --sequences 1 --length 1048576    a million tokens: some minutes
 )";
@@ -60,9 +60,9 @@ struct Options {
   std::string device = "cpu", json = "build/bench-infer.json";
   std::vector<std::int64_t> lengths;
   std::vector<std::string> types = {"fp32", "bf16"};
-  std::vector<std::int64_t> batches = {1, 8};
+  std::vector<std::int64_t> batches = {1, 8}, index_every = {1};
   int threads = 0;
-  std::int64_t index_every = 1, run = 16, dense_limit = 262144;
+  std::int64_t run = 16, dense_limit = 262144;
   bool prefill = false;
 };
 
@@ -77,8 +77,7 @@ void run(Options options) {
   if (options.threads > 0) at::set_num_threads(options.threads);
   write_json_file(options.json, nlohmann::ordered_json::object());
   Progress progress;
-  nlohmann::ordered_json document = {
-      {"gsa", GSA_VERSION}, {"device", options.device}, {"index_every", options.index_every}};
+  nlohmann::ordered_json document = {{"gsa", GSA_VERSION}, {"device", options.device}};
   if (options.device == "cuda") {
     GpuOptions gpu{.batches = options.prefill ? std::vector<std::int64_t>{} : options.batches,
                    .run = options.run,
@@ -90,7 +89,8 @@ void run(Options options) {
   } else {
     const Machine machine = measure_machine(progress);
     progress.say(heading(machine));
-    CpuOptions cpu{.lengths = options.lengths, .types = {}, .index_every = options.index_every};
+    CpuOptions cpu{.lengths = options.lengths, .types = {}, .index_every = options.index_every.front()};
+    document["index_every"] = cpu.index_every;
     if (cpu.lengths.empty()) cpu.lengths = {4096, 32768, 131072};
     for (const std::string& type : options.types)
       cpu.types.push_back(type == "fp32" ? at::kFloat : at::kBFloat16);
@@ -135,9 +135,11 @@ int main(int argc, char** argv) {
   app.add_flag("--prefill", options.prefill, "On a GPU: prefill alone");
   app.add_option("--threads", options.threads, "Threads (default: torch's choice)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--index-every", options.index_every,
-                 "gsa has an indexer in every n-th layer; the layers between share its selection")
+  app.add_option(
+         "--index-every", options.index_every,
+         "gsa has an indexer in every n-th layer; the layers between share its selection (on a GPU: repeat)")
       ->check(CLI::Range(1, 24))
+      ->allow_extra_args(false)
       ->capture_default_str();
   app.add_option("--json", options.json, "File for the results")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -147,6 +149,11 @@ int main(int argc, char** argv) {
         std::pair("--run", !gpu), std::pair("--dense-limit", !gpu), std::pair("--prefill", !gpu)}) {
     if (app.count(name) == 0 || !wrong) continue;
     std::fprintf(stderr, "gsa_bench_infer: %s says nothing with --device %s\n", name, options.device.c_str());
+    return 2;
+  }
+  if (!gpu && options.index_every.size() > 1) {
+    std::fprintf(stderr, "gsa_bench_infer: --index-every: expected one n with --device cpu, got %zu\n",
+                 options.index_every.size());
     return 2;
   }
   if (options.prefill && app.count("--sequences") > 0) {

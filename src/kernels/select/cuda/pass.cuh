@@ -109,14 +109,17 @@ class Collector {
       for (int i = 0; i < 2; ++i) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float x = score[n][2 * i + e];
-          const int position = at + 8 * n + e;
-          const bool seen = !masked || position <= last_[i];
-          add_difference(block_[i], seen ? x : shift_[i], shift_[i]);  // adds zero where it is not seen
-          append(x, seen ? low_[i] : never(), position, next_[i], upper_);
+          take<masked>(i, at + 8 * n + e, score[n][2 * i + e]);
         }
       }
     }
+  }
+
+  // The same, one score of a tile, in the order of groups(); all are seen.
+  template <int kEights>
+  __device__ __forceinline__ void one(int s, const float (&score)[kEights][4], int number) {
+    const int n = number / 4, i = number / 2 % 2, e = number % 2;
+    take<false>(i, s + 2 * static_cast<int>(threadIdx.x % 4) + 8 * n + e, score[n][2 * i + e]);
   }
 
   // The end of a tile of 64 keys, from position s on: a block of the moments. Where a list has no room for
@@ -171,6 +174,13 @@ class Collector {
   }
 
  private:
+  template <bool masked>
+  __device__ __forceinline__ void take(int i, int position, float score) {
+    const bool seen = !masked || position <= last_[i];
+    add_difference(block_[i], seen ? score : shift_[i], shift_[i]);  // adds zero where it is not seen
+    append(score, seen ? low_[i] : never(), position, next_[i], upper_);
+  }
+
   // A bound that no score reaches, infinity included.
   static __device__ __forceinline__ float never() { return __int_as_float(0x7fffffff); }
   static __device__ __forceinline__ std::uint64_t begin_of(int query, int i, uint2* lists, int list) {

@@ -8,7 +8,13 @@
 namespace gsa::cuda::selecting {
 namespace {
 
-[[maybe_unused]] constexpr int kPassSize = 64;  // used by Hopper's code alone
+// Used by Hopper's code alone.
+[[maybe_unused]] constexpr int kPassSize = 64;
+#ifdef GSA_SELECT_SPREAD  // an option of CMake (docs/kernels/select.md, "What remains")
+[[maybe_unused]] constexpr bool kSpread = true;
+#else
+[[maybe_unused]] constexpr bool kSpread = false;
+#endif
 
 template <typename T, ScoreForm form>
 __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_sample_kernel(
@@ -37,7 +43,7 @@ __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_sample_ker
   };
   float* const scores = reinterpret_cast<float*>(slot_of(args, number));
   TileScores last;
-  for_scores<T, form, kPassSize>(
+  for_scores<T, form, kPassSize, kSpread>(
       args.in, tile, q_address, (count + kTileKeys - 1) / kTileKeys, last, load,
       [](int, const TileScores&) {},
       [&](int key_tile, const TileScores& score) {
@@ -66,31 +72,33 @@ __global__ __launch_bounds__(kThreads, kHopperPassBlocks) void hopper_pass_kerne
   Collector collector(tile, query, lists, args.list);
   int before = -kTileKeys;  // position of the first key of the tile before
   const auto collect = [&](int part, const TileScores& last) {
-    if (part == 0) {
+    if constexpr (kSpread) {
+      collector.one(before, last, part);
+    } else if (part == 0) {
       collector.template groups<false, 0, 3>(before, last);
     } else if (part == 1) {
       collector.template groups<false, 3, 6>(before, last);
     } else {
       collector.template groups<false, 6, 8>(before, last);
-      collector.end_tile(before, query, lists, args.list);
     }
+    if (part == meanwhile_parts(kSpread) - 1) collector.end_tile(before, query, lists, args.list);
   };
   const int whole = (tile.position + first + 1) / kTileKeys;  // tiles that all queries of the warp see
   TileScores last = {};
-  for_scores<T, form, kPassSize>(args.in, tile, q_address, (visible + kTileKeys - 1) / kTileKeys, last, load,
-                                 collect, [&](int key_tile, TileScores& score) {
-                                   if (key_tile == 0) {
-                                     collector.start(tile, query, args.bounds,
-                                                     __shfl_sync(kAll, score[0][0], lane / 4 * 4),
-                                                     __shfl_sync(kAll, score[0][2], lane / 4 * 4));
-                                   } else if (key_tile * kTileKeys % kMomentSegment == 0) {
-                                     collector.end_segment(shared, query);
-                                   }
-                                   before += kTileKeys;
-                                   if (key_tile >= whole) collector.hide(before, score);
-                                 });
+  for_scores<T, form, kPassSize, kSpread>(args.in, tile, q_address, (visible + kTileKeys - 1) / kTileKeys,
+                                          last, load, collect, [&](int key_tile, TileScores& score) {
+                                            if (key_tile == 0) {
+                                              collector.start(tile, query, args.bounds,
+                                                              __shfl_sync(kAll, score[0][0], lane / 4 * 4),
+                                                              __shfl_sync(kAll, score[0][2], lane / 4 * 4));
+                                            } else if (key_tile * kTileKeys % kMomentSegment == 0) {
+                                              collector.end_segment(shared, query);
+                                            }
+                                            before += kTileKeys;
+                                            if (key_tile >= whole) collector.hide(before, score);
+                                          });
 #pragma unroll
-  for (int part = 0; part < 3; ++part) collect(part, last);
+  for (int part = 0; part < meanwhile_parts(kSpread); ++part) collect(part, last);
   collector.end_segment(shared, query);
   __syncwarp();
   collector.close(shared, query, lists, args.list, args.passed + number * kTileQueries);

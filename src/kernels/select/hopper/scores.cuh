@@ -35,10 +35,16 @@ struct PanelCopy {
 };
 
 // Scores of a tile of queries with tiles of keys. load(slot) brings the next tile of keys to a slot of the
-// ring, by cp.async (PanelCopy). While the scores of a tile are computed, meanwhile(part, last), part = 0, 1,
-// 2, works on those of the tile before (on what `last` held, before the first); done(key_tile, last) is
-// called when they are there.
-template <typename T, ScoreForm form, int kSize, class Load, class Meanwhile, class Done>
+// ring, by cp.async (PanelCopy). While the scores of a tile are computed, meanwhile(part, last), part = 0 ..
+// meanwhile_parts(spread) - 1, works on those of the tile before (on what `last` held, before the first);
+// done(key_tile, last) is called when they are there.
+//
+// spread: activations, sums and what is done meanwhile alternate instruction by instruction, so that the
+// special-function unit never waits for a run of the others. ptxas keeps that order with -O1 only; with -O3 it
+// moves activations to the end. The same sums in the same order.
+__host__ __device__ constexpr int meanwhile_parts(bool spread) { return spread ? kTileKeys / 2 : 3; }
+
+template <typename T, ScoreForm form, int kSize, bool spread = false, class Load, class Meanwhile, class Done>
 __device__ __forceinline__ void for_scores(const ScoreInput& in, const QueryTile& tile,
                                            std::uint32_t q_address, int key_tiles, TileScores& last,
                                            Load load, Meanwhile meanwhile, Done done) {
@@ -100,6 +106,38 @@ __device__ __forceinline__ void for_scores(const ScoreInput& in, const QueryTile
     multiply(1, b);
     if (key_tile + kPassStages - 1 < key_tiles) load(slot == 0 ? kPassStages - 1 : slot - 1);
     cp_async_commit();
+    if constexpr (spread) {
+      // Sums follow their activations at the distance of a ring of them. All parts are done before the last head,
+      // whose sums overwrite `last`.
+      constexpr int kEach = kTileKeys / 2, kRing = 8, kParts = meanwhile_parts(true);
+      constexpr int kApart = (kPassHeads - 1) * kEach / kParts;
+      float ring[kRing] = {};
+      const auto add = [&](int n) {
+        const int h = n / kEach, i = n % kEach;
+        TileScores& to = h + 1 < kPassHeads ? score : last;
+        to[i / 4][i % 4] =
+            __fmaf_rn(weight[i % 4 / 2][h], ring[n % kRing], h == 0 ? start[i % 4 / 2] : score[i / 4][i % 4]);
+      };
+#pragma unroll
+      for (int h = 0; h < kPassHeads; ++h) {
+        h + 1 < kPassHeads ? wgmma_wait<1>() : wgmma_wait<0>();
+        keep(x[h % 2]);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+          const int n = h * kEach + i;
+          if (n >= kRing) add(n - kRing);
+          ring[n % kRing] = Head::activation(factor, offset[h], x[h % 2][i]);
+          asm volatile("" : "+f"(ring[n % kRing]));  // here, not later
+          if (n % kApart == kApart - 1 && n / kApart < kParts) meanwhile(n / kApart, last);
+        }
+        if (h + 2 < kPassHeads) multiply(h + 2, b);
+      }
+#pragma unroll
+      for (int n = kPassHeads * kEach - kRing; n < kPassHeads * kEach; ++n) add(n);
+      done(key_tile, last);
+      slot = slot + 1 == kPassStages ? 0 : slot + 1;
+      continue;
+    }
     meanwhile(0, last);
 #pragma unroll
     for (int h = 0; h < kPassHeads; ++h) {
