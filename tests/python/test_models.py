@@ -349,7 +349,7 @@ def test_blocks_compile_one_by_one(case, options):
         block.compile(fullgraph=True, backend="aot_eager")
     more = dict(want_kl=True) if made.config.attention.sparse else {}
     step = training_step(x, **more, **options)
-    for n in range(2):  # the second step selects with a mean that the first has moved
+    for _ in range(2):  # the second step selects with a mean that the first has moved
         ours, theirs = step(made), step(twin)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
         ours.backward(), theirs.backward()
