@@ -280,9 +280,10 @@ def test_the_term_signal_lets_texts_end(model):
             assert response.status == 200
             start = response.read(10)
             assert server.end(signal.SIGINT)[0] == 0
-            # The stream comes to its end, with an error for its last event.
-            *_, last = (start + response.read()).decode().removesuffix("\n\n").split("\n\n")
+            # The stream comes to its end, with an error before it.
+            *_, last, done, rest = (start + response.read()).decode().split("\n\n")
             assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
+            assert (done, rest) == ("data: [DONE]", "")
 
 
 def test_a_server_that_ends_says_so(model):

@@ -320,7 +320,9 @@ TEST_F(ApiTest, AFailureInAStreamIsAnEvent) {
   reply->wait_for_writes(2);
   model_->fail_next = true;
   const std::vector<Json> events = reply->events();
-  EXPECT_EQ(events.back()["error"]["type"], "server_error");
+  ASSERT_GE(events.size(), 2U);
+  EXPECT_EQ(events[events.size() - 2]["error"]["type"], "server_error");
+  EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(reply->answers(), 1);
 }
 

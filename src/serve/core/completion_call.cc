@@ -13,6 +13,7 @@ namespace {
 // Bytes of an answer, by estimate, above which it is not made on the thread that computes.
 constexpr std::size_t kLong = 16 << 10;
 constexpr std::size_t kNumber = 32;  // bytes of a log-probability in JSON, with its token
+constexpr const char* kDone = "data: [DONE]\n\n";
 
 struct Choice {
   explicit Choice(LogprobList list) : logprobs(std::move(list)) {}
@@ -285,7 +286,7 @@ void Call::finish_answer() {
   ended_ = true;
   if (request_.stream) {
     if (request_.include_usage) reply_->write(chunk_event(beginning_, std::nullopt, usage_json(usage())));
-    reply_->write("data: [DONE]\n\n");
+    reply_->write(kDone);
     reply_->end();
     return;
   }
@@ -341,8 +342,8 @@ void Call::failed(const std::string& message) {
     if (std::exchange(ended_, true)) return;
     const int status = *host_.stopping ? 503 : 500;  // cut by the end of the server, or by a fault
     const OrderedJson error = error_json(status, message);
-    if (begun_) {  // the status is out: the client learns of it by an event
-      reply_->write(event_of(error));
+    if (begun_) {  // the status is out: the client learns of it by an event, and the stream ends as others do
+      reply_->write(event_of(error) + kDone);
       reply_->end();
     } else {
       HttpResponse response;
