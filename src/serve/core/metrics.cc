@@ -86,9 +86,8 @@ std::string prometheus_text(const MetricsSnapshot& metrics, const std::string& m
   page.gauge("num_requests_reading", "Texts whose prompt is being read.", static_cast<double>(m.reading));
   page.gauge("num_requests_waiting", "Texts that wait.", static_cast<double>(m.waiting));
   const double total = static_cast<double>(m.pages_total);
-  // A page of several texts counts for each in pages_held.
   page.gauge("kv_cache_usage", "Share of the cache's pages that running texts hold.",
-             total > 0 ? std::min(1.0, static_cast<double>(m.pages_held) / total) : 0);
+             total > 0 ? static_cast<double>(m.pages_held) / total : 0);
   page.gauge("kv_cache_pages", "Pages of the cache.", total);
   page.gauge("kv_cache_pages_in_use", "Pages of running texts or the prefix cache.",
              static_cast<double>(m.pages_in_use));

@@ -152,11 +152,8 @@ void Scheduler::Impl::run() {
 }
 
 void Scheduler::Impl::note_state() {
-  std::int64_t writing = 0, held = 0;
-  for (const auto& [id, job] : running_) {
-    if (job->writes()) ++writing;
-    held += static_cast<std::int64_t>(job->sequence->pages().size());
-  }
+  std::int64_t writing = 0;
+  for (const auto& [id, job] : running_) writing += job->writes() ? 1 : 0;
   const auto running = static_cast<std::int64_t>(running_.size());
   book_.state({.last_taken_in = last_taken_in_,
                .waiting = static_cast<std::int64_t>(waiting_.size()),
@@ -164,7 +161,7 @@ void Scheduler::Impl::note_state() {
                .writing = writing,
                .pages_total = facts_.capacity,
                .pages_free = model_.free_pages(),
-               .pages_held = held,
+               .pages_held = facts_.capacity - model_.free_pages() - prefixes_.idle(),
                .pages_cached = prefixes_.pages()});
 }
 

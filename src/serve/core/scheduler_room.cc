@@ -21,7 +21,7 @@ bool Scheduler::Impl::fits(const TextJob& job) const {
     needed += other->writes() ? 1 : pages_more(*other, other->length() + 1 - other->read());
   }
   const std::int64_t missing = needed - model_.free_pages();
-  return missing <= 0 || prefixes_.idle(missing) >= missing;
+  return missing <= prefixes_.idle();
 }
 
 bool Scheduler::Impl::make_room(std::int64_t pages) {
