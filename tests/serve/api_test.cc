@@ -249,6 +249,48 @@ TEST_F(ApiTest, CompletionStream) {
   EXPECT_EQ(finishes, (std::vector<std::string>{"length", "length"}));
 }
 
+// What the model read and wrote, the mark that ended it included; each token of a stream is an event.
+TEST_F(ApiTest, TokenIds) {
+  rules_.end_after = 6;
+  const std::string body = R"({"prompt": "ab", "temperature": 0, "max_tokens": 9, "return_token_ids": true)";
+  const std::string text = written({256, 'a', 'b'}, 3);
+  const Json ids = {text[0], text[1], text[2], 257}, prompt = {256, 'a', 'b'};
+  const Json whole = post("/v1/completions", body + R"(, "n": 2})")->json();
+  for (const Json& choice : whole["choices"]) {
+    EXPECT_EQ(choice["token_ids"], ids);
+    EXPECT_EQ(choice["prompt_token_ids"], prompt);
+  }
+  Json streamed = Json::array();
+  const std::vector<Json> events = post("/v1/completions", body + R"(, "stream": true})")->events();
+  ASSERT_EQ(events.size(), 7U);  // the prompt's, four tokens, the end, [DONE]
+  EXPECT_EQ(events[0]["choices"][0]["prompt_token_ids"], prompt);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(events[i]["choices"][0].contains("prompt_token_ids"), i == 0);
+    for (const Json& id : events[i]["choices"][0]["token_ids"]) streamed.push_back(id);
+  }
+  EXPECT_EQ(streamed, ids);
+  EXPECT_FALSE(post("/v1/completions", R"({"prompt": "ab"})")->json()["choices"][0].contains("token_ids"));
+}
+
+// Of a chat the prompt belongs to all choices.
+TEST_F(ApiTest, TokenIdsOfChats) {
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 2,
+      "return_token_ids": true)";
+  std::vector<std::int64_t> prompt = {256};
+  for (const char c : std::string("User: hi\nAssistant:")) prompt.push_back(c);
+  const std::string text = written(prompt, 2);
+  const Json json = post("/v1/chat/completions", body + "}")->json();
+  EXPECT_EQ(json["prompt_token_ids"], Json(prompt));
+  EXPECT_EQ(json["choices"][0]["token_ids"], Json({text[0], text[1]}));
+  const std::vector<Json> events = post("/v1/chat/completions", body + R"(, "stream": true})")->events();
+  ASSERT_EQ(events.size(), 5U);
+  EXPECT_EQ(events[0]["prompt_token_ids"], Json(prompt));
+  EXPECT_EQ(events[1]["choices"][0]["token_ids"], Json::array({text[0]}));
+  EXPECT_EQ(events[2]["choices"][0]["token_ids"], Json::array({text[1]}));
+  EXPECT_FALSE(events[1].contains("prompt_token_ids"));
+}
+
 TEST_F(ApiTest, StreamedLogprobsAreThoseOfTheWhole) {
   const std::string body =
       R"({"prompt": "ab", "echo": true, "logprobs": 2, "temperature": 0, "max_tokens": 4)";
@@ -494,6 +536,8 @@ TEST_F(ApiTest, TokenizeAndBack) {
   EXPECT_EQ(post("/tokenize", R"({"messages": [], "prompt": "a"})")->response().status, 400);
   EXPECT_EQ(post("/detokenize", R"({"tokens": [256, 104, 195, 169]})")->json(),
             Json::parse(R"({"prompt": "h\u00e9"})"));
+  EXPECT_EQ(post("/detokenize", R"({"tokens": [256, 104, 195, 169], "return_token_strs": true})")->json(),
+            Json({{"prompt", "h\u00e9"}, {"token_strs", json["token_strs"]}}));
   EXPECT_EQ(post("/detokenize", R"({"tokens": []})")->json()["prompt"], "");
   EXPECT_EQ(post("/detokenize", R"({"tokens": [258]})")->json()["error"]["param"], "tokens[0]");
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <span>
 
 #include "infer/core/look_json.h"
 #include "infer/core/text_stream.h"
@@ -117,6 +118,7 @@ class Api::Impl {
   }
   CallHost call_host() const { return {scheduler_, tokenizer_, options_.model, worker_, stopping_}; }
   OrderedJson model_json() const;
+  OrderedJson strings_of(std::span<const std::int64_t> ids) const;
 
   void models(const HttpRequest& request, const Reply& reply);
   void model(const HttpRequest& request, const Reply& reply);
@@ -281,18 +283,22 @@ void Api::Impl::tokenize(const HttpRequest& request, const Reply& reply) {
     ids = ids_of_text(text, fields.boolean("add_special_tokens").value_or(true), tokenizer_);
   }
   OrderedJson strings;
-  if (fields.boolean("return_token_strs").value_or(false)) {
-    strings = OrderedJson::array();
-    for (const std::int64_t id : ids) {
-      infer::Utf8Stream stream;
-      std::string text = stream.push(tokenizer_.bytes_of(static_cast<std::int32_t>(id)));
-      strings.push_back(text + stream.finish());
-    }
-  }
+  if (fields.boolean("return_token_strs").value_or(false)) strings = strings_of(ids);
   reply->send(json_response({{"count", ids.size()},
                              {"max_model_len", scheduler_.max_length()},
                              {"tokens", ids},
                              {"token_strs", std::move(strings)}}));
+}
+
+// The text of each token by itself.
+OrderedJson Api::Impl::strings_of(std::span<const std::int64_t> ids) const {
+  OrderedJson strings = OrderedJson::array();
+  for (const std::int64_t id : ids) {
+    infer::Utf8Stream stream;
+    std::string text = stream.push(tokenizer_.bytes_of(static_cast<std::int32_t>(id)));
+    strings.push_back(text + stream.finish());
+  }
+  return strings;
 }
 
 void Api::Impl::detokenize(const HttpRequest& request, const Reply& reply) {
@@ -300,17 +306,17 @@ void Api::Impl::detokenize(const HttpRequest& request, const Reply& reply) {
   const Fields fields(json);
   check_model(fields, options_);
   const Json& list = fields.required("tokens", "a list of token ids");
-  std::vector<std::int32_t> ids;
-  if (list != Json::array()) {
-    std::size_t bytes = 0;
-    for (const std::int64_t id : parse_ids(list, "tokens", context())) {
-      ids.push_back(static_cast<std::int32_t>(id));
-      check_tokenized("tokens", bytes += tokenizer_.bytes_of(ids.back()).size());
-    }
+  std::vector<std::int64_t> ids;
+  if (list != Json::array()) ids = parse_ids(list, "tokens", context());
+  std::size_t bytes = 0;
+  for (const std::int64_t id : ids) {
+    check_tokenized("tokens", bytes += tokenizer_.bytes_of(static_cast<std::int32_t>(id)).size());
   }
   infer::Utf8Stream stream;
-  std::string text = stream.push(tokenizer_.decode(ids));
-  reply->send(json_response({{"prompt", text + stream.finish()}}));
+  std::string text = stream.push(tokenizer_.decode(std::vector<std::int32_t>(ids.begin(), ids.end())));
+  OrderedJson answer = {{"prompt", text + stream.finish()}};
+  if (fields.boolean("return_token_strs").value_or(false)) answer["token_strs"] = strings_of(ids);
+  reply->send(json_response(answer));
 }
 
 void Api::Impl::health(const HttpRequest&, const Reply& reply) {

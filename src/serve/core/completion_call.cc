@@ -13,6 +13,7 @@ namespace {
 // Bytes of an answer, by estimate, above which it is not made on the thread that computes.
 constexpr std::size_t kLong = 16 << 10;
 constexpr std::size_t kNumber = 32;  // bytes of a log-probability in JSON, with its token
+constexpr std::size_t kId = 7;       // of a token id
 constexpr const char* kDone = "data: [DONE]\n\n";
 
 struct Choice {
@@ -21,6 +22,8 @@ struct Choice {
   // Of a whole answer.
   std::string text;
   std::vector<infer::SampledToken> tokens;  // where log-probabilities are wanted
+  // Where they are wanted: of a whole answer, or what has not been written of a stream.
+  std::vector<std::int32_t> ids;
   // Of a stream: what has not been written.
   LogprobList logprobs;
   std::vector<std::function<void()>>
@@ -62,9 +65,10 @@ class Call : public std::enable_shared_from_this<Call> {
   }
   std::size_t estimated_bytes() const;
   void begin();
-  std::string event(const OrderedJson& choice) const;
+  std::string event(const OrderedJson& choice, const OrderedJson& prompt_ids = nullptr) const;
   std::string events_of(std::size_t index, const std::string& more, std::optional<Finish> finish);
   OrderedJson stream_logprobs(std::size_t index);
+  OrderedJson with_ids(OrderedJson choice, std::vector<std::int32_t> ids) const;
   bool is_early(std::size_t index) const;
   TextUsage usage() const;
   void finish_answer();
@@ -178,18 +182,30 @@ void Call::begin() {
   if (std::exchange(begun_, true) || ended_) return;
   reply_->begin();
   for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const auto& prompt = request_.prompts[prompt_of(i)];
+    const bool echoes = request_.echo && !request_.wants_logprobs();
     if (request_.chat) {
-      reply_->write(event(delta_json(i, {{"role", "assistant"}, {"content", ""}}, nullptr, std::nullopt)));
-    } else if (request_.echo && !request_.wants_logprobs()) {
-      reply_->write(events_of(i, request_.echoed[prompt_of(i)], std::nullopt));
+      const OrderedJson first =
+          delta_json(i, {{"role", "assistant"}, {"content", ""}}, nullptr, std::nullopt);
+      reply_->write(event(first, request_.return_token_ids ? OrderedJson(prompt) : OrderedJson()));
+    } else if (echoes || request_.return_token_ids) {
+      const std::string text = echoes ? request_.echoed[prompt_of(i)] : "";
+      OrderedJson first = with_ids(choice_json(false, i, text, stream_logprobs(i), std::nullopt), {});
+      if (request_.return_token_ids) first["prompt_token_ids"] = prompt;
+      reply_->write(event(first));
     }
   }
 }
 
-std::string Call::event(const OrderedJson& choice) const {
+std::string Call::event(const OrderedJson& choice, const OrderedJson& prompt_ids) const {
   std::optional<OrderedJson> usage;
   if (request_.include_usage) usage = nullptr;
-  return chunk_event(beginning_, choice, usage);
+  return chunk_event(beginning_, choice, usage, prompt_ids);
+}
+
+OrderedJson Call::with_ids(OrderedJson choice, std::vector<std::int32_t> ids) const {
+  if (request_.return_token_ids) choice["token_ids"] = std::move(ids);
+  return choice;
 }
 
 OrderedJson Call::stream_logprobs(std::size_t index) {
@@ -197,10 +213,15 @@ OrderedJson Call::stream_logprobs(std::size_t index) {
 }
 
 std::string Call::events_of(std::size_t index, const std::string& more, std::optional<Finish> finish) {
-  if (!request_.chat) return event(choice_json(false, index, more, stream_logprobs(index), finish));
+  std::vector<std::int32_t> ids = std::exchange(choices_[index].ids, {});
+  if (!request_.chat) {
+    return event(with_ids(choice_json(false, index, more, stream_logprobs(index), finish), std::move(ids)));
+  }
   std::string events;
-  if (!more.empty() || !choices_[index].logprobs.empty())
-    events = event(delta_json(index, {{"content", more}}, stream_logprobs(index), std::nullopt));
+  if (!more.empty() || !choices_[index].logprobs.empty() || !ids.empty()) {
+    events = event(with_ids(delta_json(index, {{"content", more}}, stream_logprobs(index), std::nullopt),
+                            std::move(ids)));
+  }
   if (finish) events += event(delta_json(index, OrderedJson::object(), nullptr, finish));
   return events;
 }
@@ -240,6 +261,7 @@ void Call::token(std::size_t index, const infer::SampledToken& token, const std:
     choice.early.emplace_back([this, index, token, more] { this->token(index, token, more); });
     return;
   }
+  if (request_.return_token_ids) choice.ids.push_back(token.id);
   if (!request_.stream) {
     if (request_.wants_logprobs()) choice.tokens.push_back(token);
     choice.text += more;
@@ -247,7 +269,8 @@ void Call::token(std::size_t index, const infer::SampledToken& token, const std:
   }
   if (request_.wants_logprobs()) choice.logprobs.token(token);
   begin();
-  if (!more.empty()) reply_->write(events_of(index, more, std::nullopt));
+  // With ids each token is an event: who asks for them wants to know of every one.
+  if (!more.empty() || request_.return_token_ids) reply_->write(events_of(index, more, std::nullopt));
 }
 
 void Call::finished(std::size_t index, Finish finish, const std::string& more, const TextUsage& usage) {
@@ -295,12 +318,14 @@ void Call::finish_answer() {
   host_.worker->post([self = shared_from_this()] { self->send_answer(); });
 }
 
-// Of a whole answer; of a stream that begins, its echo.
+// Of a whole answer; of a stream that begins, its echo and the ids of its prompts.
 std::size_t Call::estimated_bytes() const {
   const auto numbers = static_cast<std::size_t>(request_.text.sampling.logprobs.value_or(0) + 1);
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     bytes += choices_[i].text.size() + choices_[i].tokens.size() * numbers * kNumber;
+    if (request_.return_token_ids)
+      bytes += (request_.prompts[prompt_of(i)].size() + choices_[i].ids.size()) * kId;
     if (!request_.echo) continue;
     bytes += request_.echoed[prompt_of(i)].size();
     if (request_.wants_logprobs()) bytes += request_.prompts[prompt_of(i)].size() * numbers * kNumber;
@@ -319,7 +344,10 @@ std::string Call::whole_choice(std::size_t index) const {
     logprobs = list.take();
   }
   const std::string text = request_.echo ? request_.echoed[prompt] + choice.text : choice.text;
-  return text_of(choice_json(request_.chat, index, text, std::move(logprobs), choice.finish));
+  OrderedJson json =
+      with_ids(choice_json(request_.chat, index, text, std::move(logprobs), choice.finish), choice.ids);
+  if (request_.return_token_ids && !request_.chat) json["prompt_token_ids"] = request_.prompts[prompt];
+  return text_of(json);
 }
 
 void Call::send_answer() const {
@@ -328,7 +356,9 @@ void Call::send_answer() const {
   try {
     std::vector<std::string> choices;
     for (std::size_t i = 0; i < choices_.size(); ++i) choices.push_back(whole_choice(i));
-    response.body = answer_text(head_, choices, usage());
+    const bool ids = request_.return_token_ids && request_.chat;  // one prompt, of all choices
+    response.body =
+        answer_text(head_, choices, usage(), ids ? OrderedJson(request_.prompts[0]) : OrderedJson());
   } catch (const std::exception& error) {
     response.status = 500;
     response.body = text_of(error_json(500, error.what()));

@@ -117,6 +117,7 @@ CompletionRequest parse_common(const Fields& fields, const RequestContext& conte
     if (!request.stream && request.include_usage)
       bad_value("stream_options", "it only with stream", "it without");
   }
+  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.text.sampling = parse_sampling(fields);
   request.text.stops = parse_stops(fields, context.options);
   request.text.ignore_eos = fields.boolean("ignore_eos").value_or(false);
