@@ -222,6 +222,8 @@ TEST_F(ApiTest, LongAnswersAreMadeBesideTheComputeThread) {
   EXPECT_EQ(sender("}"), thread_.get_id());
   EXPECT_NE(sender(R"(, "echo": true, "logprobs": 1})"), thread_.get_id());
   EXPECT_NE(sender(R"(, "echo": true, "logprobs": 1, "stream": true})"), thread_.get_id());
+  EXPECT_NE(sender(R"(, "logprobs": 1, "stream": true})"), thread_.get_id());
+  EXPECT_EQ(sender(R"(, "stream": true})"), thread_.get_id());
 }
 
 TEST_F(ApiTest, CompletionStream) {
@@ -346,13 +348,18 @@ TEST_F(ApiTest, SeedsRepeat) {
 }
 
 TEST_F(ApiTest, AFailedPassIsAServerError) {
-  api();
+  compute_ = false;
+  const auto reply = post("/v1/completions", R"({"prompt": "ab", "n": 3})");
   model_->fail_next = true;
-  const HttpResponse response = post("/v1/completions", R"({"prompt": "ab", "n": 3})")->response();
+  thread_ = std::thread([this] { scheduler_->run(); });
+  const HttpResponse response = reply->response();
   EXPECT_EQ(response.status, 500);
   EXPECT_EQ(Json::parse(response.body)["error"]["type"], "server_error");
   EXPECT_EQ(post("/v1/completions", R"({"prompt": "ab"})")->response().status,
             200);  // and the server goes on
+  // The two that waited for the first to read their prompt went with it; no client has left.
+  EXPECT_EQ(scheduler_->metrics().failed, 3);
+  EXPECT_EQ(scheduler_->metrics().cancelled, 0);
 }
 
 TEST_F(ApiTest, AFailureInAStreamIsAnEvent) {
@@ -597,7 +604,8 @@ TEST_F(ApiTest, AClientThatHangsUpCancelsItsLook) {
   reply->hang_up();
   thread_ = std::thread([this] { scheduler_->run(); });
   EXPECT_EQ(post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})")->response().status, 200);
-  EXPECT_EQ(scheduler_->metrics().cancelled, 1);
+  EXPECT_EQ(model_->prefilled, 2);                // nothing of it was read
+  EXPECT_EQ(scheduler_->metrics().cancelled, 0);  // a look is no text
   EXPECT_EQ(reply->answers(), 0);
 }
 
@@ -606,6 +614,22 @@ TEST_F(ApiTest, MetricsCountWhatWasDone) {
   const HttpResponse response = get("/metrics")->response();
   EXPECT_TRUE(response.type.starts_with("text/plain; version=0.0.4"));
   EXPECT_NE(response.body.find("\ngsa_generation_tokens_total{model_name=\"tiny\"} 3\n"), std::string::npos);
+}
+
+// What a request has waited for a thread, and for its tokens, is part of what its client waits.
+TEST_F(ApiTest, LatenciesCountFromTheRequest) {
+  HttpRequest request{.method = "POST",
+                      .path = "/v1/completions",
+                      .query = "",
+                      .authorization = "",
+                      .content_type = "",
+                      .origin = "",
+                      .body = R"({"prompt": "ab", "max_tokens": 1})"};
+  request.received = std::chrono::steady_clock::now() - std::chrono::seconds(1000);
+  EXPECT_EQ(call(request)->response().status, 200);
+  const MetricsSnapshot metrics = scheduler_->metrics();
+  EXPECT_GE(metrics.first_token_seconds.sum(), 1000);
+  EXPECT_GE(metrics.request_seconds.sum(), 1000);
 }
 
 }  // namespace

@@ -39,6 +39,10 @@ TEST(HttpServer, HandsOverRequestsAndAnswers) {
   EXPECT_EQ(seen.origin, "http://o");
   EXPECT_EQ(seen.content_type, "application/json");
   EXPECT_EQ(seen.body, "body");
+  EXPECT_EQ(seen.host, "a");
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_LE(seen.received, now);
+  EXPECT_GT(seen.received, now - patience);
 }
 
 TEST(HttpServer, KeepsConnectionsAsTheVersionHasIt) {

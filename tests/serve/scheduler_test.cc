@@ -428,6 +428,25 @@ TEST(Scheduler, AFailedPassFailsItsTextsAlone) {
   run.expect_no_leak();
 }
 
+TEST(Scheduler, LooksThatFailAreNoTexts) {
+  RuleModel model;
+  const auto tokenizer = data::byte_tokenizer();
+  Scheduler scheduler(model, *tokenizer);
+  int failures = 0;
+  for (int i = 0; i < 2; ++i) {
+    scheduler.look(
+        prompt_of(1, 30), 20, [](const infer::Look&) { ADD_FAILURE(); },
+        [&](const std::string&) { ++failures; });
+  }
+  const auto text = std::make_shared<Record>();
+  scheduler.submit({.prompt = prompt_of(2, 30), .max_tokens = 1}, text);
+  scheduler.stop(0s);
+  scheduler.run();
+  EXPECT_EQ(failures, 2);
+  EXPECT_EQ(text->wait().text_, "");
+  EXPECT_EQ(scheduler.metrics().failed, 1);
+}
+
 TEST(Scheduler, StopLetsTextsEndOrCutsThem) {
   {
     Running run({.a_step = 200us});
@@ -542,7 +561,7 @@ TEST(Scheduler, CancelledLooksAreNotComputed) {
   run.scheduler.cancel(run.scheduler.look(prompt_of(2, 500), 400, never, never));
   run.scheduler.cancel(run.record_ids.front());
   run.submit(prompt_of(3, 5), 1)->wait();
-  EXPECT_EQ(run.scheduler.metrics().cancelled, 2);
+  EXPECT_EQ(run.scheduler.metrics().cancelled, 1);  // a look is no text
   EXPECT_LT(run.model.prefilled, 400);
   run.expect_no_leak();
 }

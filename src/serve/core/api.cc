@@ -124,6 +124,7 @@ class Api::Impl {
   void model(const HttpRequest& request, const Reply& reply);
   void completions(const HttpRequest& request, const Reply& reply);
   void chat(const HttpRequest& request, const Reply& reply);
+  void answer(const HttpRequest& request, CompletionRequest completion, const Reply& reply);
   void tokenize(const HttpRequest& request, const Reply& reply);
   void detokenize(const HttpRequest& request, const Reply& reply);
   void health(const HttpRequest& request, const Reply& reply);
@@ -251,11 +252,17 @@ void Api::Impl::model(const HttpRequest& request, const Reply& reply) {
 }
 
 void Api::Impl::completions(const HttpRequest& request, const Reply& reply) {
-  answer_completion(call_host(), parse_completion(request.body, context()), reply);
+  answer(request, parse_completion(request.body, context()), reply);
 }
 
 void Api::Impl::chat(const HttpRequest& request, const Reply& reply) {
-  answer_completion(call_host(), parse_chat(request.body, context()), reply);
+  answer(request, parse_chat(request.body, context()), reply);
+}
+
+// Latencies count from when the request was there: it has waited for a thread, and has been tokenised.
+void Api::Impl::answer(const HttpRequest& request, CompletionRequest completion, const Reply& reply) {
+  completion.text.arrived = request.received;
+  answer_completion(call_host(), std::move(completion), reply);
 }
 
 void Api::Impl::check_tokenized(const char* param, std::size_t bytes) const {

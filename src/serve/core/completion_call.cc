@@ -44,11 +44,12 @@ class Call : public std::enable_shared_from_this<Call> {
         prompt_logprobs_(request_.prompts.size()),
         open_(request_.prompts.size() * static_cast<std::size_t>(request_.n)) {
     for (std::size_t i = 0; i < open_; ++i) choices_.emplace_back(logprob_list(i));
-    by_worker_ = request_.stream && estimated_bytes() > kLong;
+    by_worker_ = request_.stream && (request_.wants_logprobs() || estimated_bytes() > kLong);
   }
 
   void start();
-  // Whether all that happens to its texts is told on the worker's thread, in order: a stream with a long echo.
+  // Whether all that happens to its texts is told on the worker's thread, in order: a stream with log-probabilities,
+  // whose JSON takes longer than a token's own, or with a long echo.
   bool by_worker() const { return by_worker_; }
   Worker& worker() const { return *host_.worker; }
 
@@ -74,7 +75,7 @@ class Call : public std::enable_shared_from_this<Call> {
   void finish_answer();
   std::string whole_choice(std::size_t index) const;
   void send_answer() const;
-  void cancel();
+  void cancel(bool failed = false);
 
   const CallHost host_;
   const CompletionRequest request_;
@@ -96,7 +97,7 @@ class Call : public std::enable_shared_from_this<Call> {
   // own.
   std::mutex cancel_mutex_;
   std::vector<TextId> ids_;
-  bool cancelled_ = false;
+  bool cancelled_ = false, failed_ = false;
 };
 
 class Sink final : public TextSink {
@@ -167,14 +168,15 @@ void Call::start() {
   if (request_.stream) begin();
 }
 
-void Call::cancel() {
+void Call::cancel(bool failed) {
   std::vector<TextId> ids;
   {
     const std::lock_guard lock(cancel_mutex_);
     cancelled_ = true;
+    failed = failed_ = failed_ || failed;
     ids.swap(ids_);
   }
-  for (const TextId id : ids) host_.scheduler.cancel(id);
+  for (const TextId id : ids) host_.scheduler.cancel(id, failed);
 }
 
 // The head of a stream, and what is known before the first token. Whoever comes first does it.
@@ -382,7 +384,7 @@ void Call::failed(const std::string& message) {
       reply_->send(std::move(response));
     }
   }
-  cancel();
+  cancel(/*failed=*/true);
 }
 
 }  // namespace

@@ -114,9 +114,10 @@ std::string prometheus_text(const MetricsSnapshot& metrics, const std::string& m
   page.counter("requests_failed_total", "Texts that failed.", m.failed);
   page.counter("requests_refused_total", "Texts that the queue had no room for.", m.refused);
 
-  page.histogram("time_to_first_token_seconds", "From a request to its first token.", m.first_token_seconds);
+  page.histogram("time_to_first_token_seconds", "From a whole request to its first token.",
+                 m.first_token_seconds);
   page.histogram("time_per_output_token_seconds", "From a token to the next.", m.token_seconds);
-  page.histogram("e2e_request_latency_seconds", "From a request to its end.", m.request_seconds);
+  page.histogram("e2e_request_latency_seconds", "From a whole request to its end.", m.request_seconds);
   page.histogram("decode_batch_size", "Texts in a decode step.", m.batch);
   return page.text();
 }

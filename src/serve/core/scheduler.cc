@@ -33,6 +33,7 @@ std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_
     job->sampler->remember(std::vector<std::int32_t>(request.prompt.begin(), request.prompt.end()));
   }
   job->stream.emplace(tokenizer_, request.stops, infer::is_empty_text(tokenizer_, request.prompt));
+  if (request.arrived != Clock::time_point()) job->arrived = request.arrived;
   job->tokens = std::move(request.prompt);
   job->prompt_length = prompt;
   job->request = std::move(request);
@@ -86,10 +87,10 @@ std::vector<TextId> Scheduler::Impl::submit(std::vector<std::unique_ptr<TextJob>
   return ids;
 }
 
-void Scheduler::Impl::cancel(TextId id) {
+void Scheduler::Impl::cancel(TextId id, bool failed) {
   {
     const std::lock_guard lock(mutex_);
-    cancelled_.push_back(id);
+    cancelled_.emplace_back(id, failed);
   }
   arrived_.notify_one();
 }
@@ -107,7 +108,7 @@ void Scheduler::Impl::stop(std::chrono::duration<double> grace) {
 
 bool Scheduler::Impl::take_in() {
   std::vector<std::unique_ptr<TextJob>> arrivals;
-  std::vector<TextId> gone;
+  std::vector<std::pair<TextId, bool>> gone;
   {
     std::unique_lock lock(mutex_);
     const bool idle = waiting_.empty() && running_.empty();
@@ -120,13 +121,17 @@ bool Scheduler::Impl::take_in() {
     last_taken_in_ = job->id;
     waiting_.emplace(last_taken_in_, std::move(job));
   }
-  for (const TextId id : gone) {
-    const std::size_t waited = waiting_.erase(id), ran = running_.erase(id);
-    if (waited + ran == 0) continue;  // it had ended
-    const std::lock_guard lock(mutex_);
-    queued_ -= static_cast<std::int64_t>(waited);
+  for (const auto& [id, failed] : gone) {
+    Jobs& jobs = running_.contains(id) ? running_ : waiting_;
+    const auto job = jobs.extract(id);
+    if (job.empty()) continue;  // it had ended
     ++departures_;
-    book_.cancelled();
+    if (&jobs == &waiting_) {
+      const std::lock_guard lock(mutex_);
+      --queued_;
+    }
+    if (job.mapped()->look) continue;  // no text
+    failed ? book_.failed() : book_.cancelled();
   }
   return true;
 }
@@ -200,7 +205,7 @@ std::vector<TextId> Scheduler::submit(std::vector<TextRequest> requests,
   return impl_->submit(std::move(jobs));
 }
 
-void Scheduler::cancel(TextId id) { impl_->cancel(id); }
+void Scheduler::cancel(TextId id, bool failed) { impl_->cancel(id, failed); }
 
 TextId Scheduler::look(std::vector<std::int64_t> tokens, std::int64_t position,
                        std::function<void(const infer::Look&)> done,

@@ -51,6 +51,8 @@ struct TextRequest {
   bool ignore_eos = false;
   // Log-probabilities of the prompt's own tokens, and of as many most likely ones as sampling.logprobs says.
   bool prompt_logprobs = false;
+  // When its request was there, from which latencies count; zero: when it is submitted.
+  std::chrono::steady_clock::time_point arrived = {};
 };
 
 enum class Finish { stop, length };  // by the model or a stop string; by max_tokens
@@ -111,8 +113,9 @@ class Scheduler {
   // All or none of them, one behind another in the queue.
   std::vector<TextId> submit(std::vector<TextRequest> requests, std::vector<std::shared_ptr<TextSink>> sinks);
   // The text ends where it is and its pages are free with the next pass; what that pass still tells is the last that
-  // its sink hears. Texts that have ended are no error.
-  void cancel(TextId id);
+  // its sink hears. Texts that have ended are no error. failed: not its client left, but another text of its request
+  // failed; it counts as one that failed.
+  void cancel(TextId id, bool failed = false);
 
   // Where the model looks when it reads tokens[position]. done or failed is called on the compute thread; neither, once
   // a cancel() has been noticed.

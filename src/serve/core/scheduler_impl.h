@@ -41,7 +41,7 @@ class Scheduler::Impl {
 
   void run();
   std::vector<TextId> submit(std::vector<std::unique_ptr<TextJob>> jobs);
-  void cancel(TextId id);
+  void cancel(TextId id, bool failed);
   void stop(std::chrono::duration<double> grace);
 
   std::unique_ptr<TextJob> make(TextRequest request, std::shared_ptr<TextSink> sink) const;
@@ -134,7 +134,7 @@ class Scheduler::Impl {
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::vector<std::unique_ptr<TextJob>> inbox_;
-  std::vector<TextId> cancelled_;
+  std::vector<std::pair<TextId, bool>> cancelled_;  // and whether by a failure
   TextId next_id_ = 1;
   std::int64_t queued_ = 0;                    // texts in inbox_ and waiting_
   std::optional<Clock::time_point> deadline_;  // when stop() was called: until then

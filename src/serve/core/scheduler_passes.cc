@@ -254,7 +254,7 @@ void Scheduler::Impl::finish(TextJob& job, Finish finish, bool end_mark) {
 
 void Scheduler::Impl::fail(TextJob& job, const std::string& message) {
   const std::unique_ptr<TextJob> owned = leave(job);
-  book_.failed();
+  if (!owned->look) book_.failed();
   owned->sequence.reset();
   owned->fail(message);
 }
@@ -269,7 +269,7 @@ void Scheduler::Impl::fail(std::span<const TextId> ids, const std::string& messa
 void Scheduler::Impl::fail_all(const std::string& message) {
   for (Jobs* jobs : {&running_, &waiting_}) {
     for (const auto& [id, job] : *jobs) {
-      book_.failed();
+      if (!job->look) book_.failed();
       job->fail(message);
     }
     const std::lock_guard lock(mutex_);

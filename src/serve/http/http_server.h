@@ -45,6 +45,8 @@ struct HttpRequest {
   std::string query;
   std::string authorization, content_type, origin;  // header fields; empty where there is none
   std::string body;
+  std::string host = {};
+  std::chrono::steady_clock::time_point received = {};  // when all of it had come
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
