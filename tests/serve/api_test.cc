@@ -499,6 +499,33 @@ TEST_F(ApiTest, PagesOfOthersCanPostNothing) {
   EXPECT_EQ(status("application/x-www-form-urlencoded", ""), 200);  // curl -d
 }
 
+// A name that its owner can point at this machine is, to a browser, the origin of what is answered.
+TEST_F(ApiTest, OtherNamesOfThisMachineAreRefused) {
+  const auto status = [&](const std::string& host, const char* method = "GET") {
+    HttpRequest request{.method = method,
+                        .path = "/metrics",
+                        .query = "",
+                        .authorization = "",
+                        .content_type = "",
+                        .origin = "",
+                        .body = ""};
+    request.host = host;
+    return call(request)->response().status;
+  };
+  EXPECT_EQ(status("evil.example:8000"), 200);  // where --host says so
+  stop();
+  api_.reset();
+  options_.check_host = true;
+  options_.origins = {"https://Model.example"};
+  for (const char* own : {"127.0.0.1:8000", "192.168.1.7", "localhost", "LOCALHOST:8000", "[::1]:8000",
+                          "model.example", "model.example:443", ""})
+    EXPECT_EQ(status(own), 200) << own;
+  for (const char* other : {"evil.example", "evil.example:8000", "127.0.0.1.evil.example",
+                            "model.example.evil", "localhost.evil", "[::1", ":8000"})
+    EXPECT_EQ(status(other), 403) << other;
+  EXPECT_EQ(status("evil.example", "OPTIONS"), 403);
+}
+
 TEST_F(ApiTest, Keys) {
   options_.api_keys = {"one", "another"};
   EXPECT_EQ(get("/v1/models", "Bearer one")->response().status, 200);

@@ -11,33 +11,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace gsa::serve {
-
-struct HttpOptions {
-  std::string host = "127.0.0.1";  // an IPv4 or IPv6 address, or a name
-  std::uint16_t port = 8000;       // 0: any that is free
-  std::int64_t max_connections = 2048;
-  std::int64_t max_body = std::int64_t{32} << 20;  // bytes
-  // Bytes of all bodies together that are being received or wait for the end of their handlers; at least max_body.
-  std::int64_t max_bodies = std::int64_t{256} << 20;
-  std::int64_t max_header = std::int64_t{16} << 10;  // bytes of a request's head
-  // Bytes that may pile up in a stream behind what is being sent; a client that is further behind when more comes
-  // counts as gone. An event may be larger.
-  std::int64_t max_unsent = std::int64_t{8} << 20;
-  std::chrono::milliseconds idle = std::chrono::seconds(75);     // a connection without a request
-  std::chrono::milliseconds receive = std::chrono::seconds(60);  // for a request to come in whole
-  std::chrono::milliseconds send = std::chrono::seconds(60);  // for a client to take any of what was written
-  int workers = 2;                                            // threads in which handlers run
-  // Paths whose handler is quick ("/health"): a thread of their own runs it, so that they wait for nobody's work.
-  std::vector<std::string> quick = {};
-  // What an operator should know and no client is told: a handler that threw, no file descriptor left. From any
-  // thread of the server.
-  std::function<void(const std::string&)> log = {};
-};
 
 struct HttpRequest {
   std::string method;  // "GET"
@@ -58,6 +37,32 @@ struct HttpResponse {
   HttpHeaders headers = {};  // more of them
 };
 
+struct HttpOptions {
+  std::string host = "127.0.0.1";  // an IPv4 or IPv6 address, or a name
+  std::uint16_t port = 8000;       // 0: any that is free
+  std::int64_t max_connections = 2048;
+  std::int64_t max_body = std::int64_t{32} << 20;  // bytes
+  // Bytes of all bodies together that are being received or wait for the end of their handlers; at least max_body.
+  std::int64_t max_bodies = std::int64_t{256} << 20;
+  std::int64_t max_header = std::int64_t{16} << 10;  // bytes of a request's head
+  // Bytes that may pile up in a stream behind what is being sent; a client that is further behind when more comes
+  // counts as gone. An event may be larger.
+  std::int64_t max_unsent = std::int64_t{8} << 20;
+  std::chrono::milliseconds idle = std::chrono::seconds(75);     // a connection without a request
+  std::chrono::milliseconds receive = std::chrono::seconds(60);  // for a request to come in whole
+  std::chrono::milliseconds send = std::chrono::seconds(60);  // for a client to take any of what was written
+  int workers = 2;                                            // threads in which handlers run
+  // Paths whose handler is quick ("/health"): a thread of their own runs it, so that they wait for nobody's work.
+  std::vector<std::string> quick = {};
+  // Of a request whose head has come and whose body has not: the answer that refuses it. It is given before "100
+  // Continue", and the connection then closes: nobody need receive what would be refused anyway. Runs on the thread that
+  // holds the connections, and must be quick. Requests without a body go to the handler.
+  std::function<std::optional<HttpResponse>(const HttpRequest& head)> check = {};
+  // What an operator should know and no client is told: a handler that threw, no file descriptor left. From any
+  // thread of the server.
+  std::function<void(const std::string&)> log = {};
+};
+
 // The way back to one client, from any thread; after the client or the server is gone, all of it does nothing. One of
 // send() or begin() ... end(). One that is let go of without an answer sends a 500 by Refuse; a stream that has begun
 // is closed without its last chunk, so that clients see that it is not whole.
@@ -76,6 +81,23 @@ class HttpReply {
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
+// A port that is taken but not yet listened at: a program that has much to load first says at once that it cannot have
+// it. Clients are refused until HttpServer::start(). Another program can take the port until then, too; who listens
+// first has it.
+class BoundPort {
+ public:
+  // Throws gsa::Error where it cannot (somebody listens there, no such address).
+  explicit BoundPort(const HttpOptions& options);
+  BoundPort(BoundPort&&) noexcept;
+  BoundPort& operator=(BoundPort&&) = delete;
+  ~BoundPort();
+
+ private:
+  friend class HttpServer;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 class HttpServer {
  public:
   // Runs in a worker's thread; what it throws becomes a 500 answer without details, or the end of a stream.
@@ -84,12 +106,12 @@ class HttpServer {
   // Called on the server's threads.
   using Refuse = std::function<HttpResponse(int status, const std::string& message)>;
 
-  // Binds and listens: throws gsa::Error where it cannot (the port is taken, no such address).
-  HttpServer(const HttpOptions& options, Handler handler, Refuse refuse);
-  ~HttpServer();  // shut_down(0)
+  HttpServer(BoundPort port, const HttpOptions& options, Handler handler, Refuse refuse);
+  HttpServer(const HttpOptions& options, Handler handler, Refuse refuse);  // with BoundPort(options)
+  ~HttpServer();                                                           // shut_down(0)
 
   std::uint16_t port() const;
-  void start();  // threads of its own; once
+  void start();  // listens, in threads of its own; once. Throws gsa::Error where it cannot
   // Accepts no more; idle connections are closed, also those whose request has not come in whole, and those with an
   // answer under way when it has ended.
   void stop_accepting();

@@ -68,9 +68,11 @@ RequestReader::Progress RequestReader::read(std::string& input) {
   if (!parser_->parser.is_header_done()) {
     const Progress progress = read_head(input);
     if (!parser_->parser.is_header_done() || progress == Progress::refused) return progress;
-    // Who has begun to send the body does not wait.
-    if (progress == Progress::wants_continue && input.empty()) return progress;
+    waits_ = progress == Progress::wants_continue;
+    if (progress != Progress::done) return Progress::head;
   }
+  // Who has begun to send the body does not wait.
+  if (std::exchange(waits_, false) && input.empty()) return Progress::wants_continue;
   return read_body(input);
 }
 
