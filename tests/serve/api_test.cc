@@ -424,6 +424,27 @@ TEST_F(ApiTest, AServerThatStops) {
   EXPECT_EQ(post("/v1/completions", R"({"prompt": "ab"})")->response().status, 503);
 }
 
+// So that a proxy or a supervisor learns of it. One that fails now and then is no reason.
+TEST_F(ApiTest, AServerWhoseModelFailsIsNotHealthy) {
+  const auto ask = [&] {
+    return post("/v1/completions", R"({"prompt": "ab", "max_tokens": 1})")->response().status;
+  };
+  const auto health = [&] { return get("/health")->response().status; };
+  EXPECT_EQ(ask(), 200);
+  model_->fail_all = true;
+  for (const int expected : {200, 200, 503, 503}) {
+    EXPECT_EQ(ask(), 500);
+    EXPECT_EQ(health(), expected);
+  }
+  model_->fail_all = false;
+  EXPECT_EQ(ask(), 200);
+  EXPECT_EQ(health(), 200);
+  model_->lost = true;
+  EXPECT_EQ(ask(), 500);
+  EXPECT_EQ(health(), 503);
+  EXPECT_NE(get("/health")->response().body.find("device has failed"), std::string::npos);
+}
+
 TEST_F(ApiTest, WhatTheEndCutsIsNoFault) {
   rules_.a_step = std::chrono::milliseconds(1);
   const auto reply = post("/v1/completions", R"({"prompt": "ab", "max_tokens": 3000, "ignore_eos": true})");
@@ -515,6 +536,7 @@ TEST_F(ApiTest, OtherNamesOfThisMachineAreRefused) {
   EXPECT_EQ(status("evil.example:8000"), 200);  // where --host says so
   stop();
   api_.reset();
+  scheduler_.reset();
   options_.check_host = true;
   options_.origins = {"https://Model.example"};
   for (const char* own : {"127.0.0.1:8000", "192.168.1.7", "localhost", "LOCALHOST:8000", "[::1]:8000",

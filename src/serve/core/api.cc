@@ -386,6 +386,9 @@ void Api::Impl::detokenize(const HttpRequest& request, const Reply& reply) {
 
 void Api::Impl::health(const HttpRequest&, const Reply& reply) {
   if (*stopping_) return reply->send(Api::refusal(503, "The server is stopping"));
+  if (const std::string trouble = scheduler_.trouble(); !trouble.empty()) {
+    return reply->send(Api::refusal(503, trouble));
+  }
   reply->send(json_response({{"status", "ok"}}));
 }
 

@@ -6,6 +6,7 @@ namespace gsa::serve {
 namespace {
 
 constexpr const char* kOp = "serve";
+constexpr std::int64_t kFailures = 3;  // passes in a row: one alone may be a text's own fault
 
 }  // namespace
 
@@ -149,6 +150,7 @@ void Scheduler::Impl::run() {
       write();
     } catch (
         const std::exception& error) {  // no memory, outside of a pass: which text is whole cannot be told
+      pass_failed(error);
       fail_all(error.what());
     }
     note_state();
@@ -176,6 +178,18 @@ MetricsSnapshot Scheduler::Impl::metrics() const {
   const std::lock_guard lock(mutex_);
   metrics.waiting += static_cast<std::int64_t>(next_id_ - 1 - metrics.last_taken_in);
   return metrics;
+}
+
+void Scheduler::Impl::pass_failed(const std::exception& error) {
+  ++failures_;
+  if (dynamic_cast<const ModelLost*>(&error) != nullptr) lost_ = true;
+}
+
+std::string Scheduler::Impl::trouble() const {
+  if (lost_) return "the model's device has failed: the server must be started again";
+  const std::int64_t failures = failures_;
+  return failures < kFailures ? ""
+                              : concat("the model does not work: ", failures, " passes in a row have failed");
 }
 
 // ---- the face
@@ -223,5 +237,6 @@ std::int64_t Scheduler::max_length() const { return impl_->max_length(); }
 std::int64_t Scheduler::max_queue() const { return impl_->max_queue(); }
 const ModelFacts& Scheduler::facts() const { return impl_->facts(); }
 MetricsSnapshot Scheduler::metrics() const { return impl_->metrics(); }
+std::string Scheduler::trouble() const { return impl_->trouble(); }
 
 }  // namespace gsa::serve

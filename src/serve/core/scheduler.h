@@ -130,6 +130,8 @@ class Scheduler {
   std::int64_t max_queue() const;
   const ModelFacts& facts() const;
   MetricsSnapshot metrics() const;
+  // Why nobody should send more: passes fail one after another, or the model is lost. Empty: all is well.
+  std::string trouble() const;
 
  private:
   class Impl;
