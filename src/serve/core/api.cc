@@ -329,7 +329,7 @@ void Api::Impl::check_tokenized(const char* param, std::size_t bytes) const {
 }
 
 void Api::Impl::tokenize(const HttpRequest& request, const Reply& reply) {
-  const Json json = parse_body(request.body, options_.max_depth);
+  const Json json = parse_body(request.body, options_.json);
   const Fields fields(json);
   check_model(fields, options_);
   std::vector<std::int64_t> ids;
@@ -367,7 +367,7 @@ OrderedJson Api::Impl::strings_of(std::span<const std::int64_t> ids) const {
 }
 
 void Api::Impl::detokenize(const HttpRequest& request, const Reply& reply) {
-  const Json json = parse_body(request.body, options_.max_depth);
+  const Json json = parse_body(request.body, options_.json);
   const Fields fields(json);
   check_model(fields, options_);
   const Json& list = fields.required("tokens", "a list of token ids");
@@ -399,7 +399,7 @@ void Api::Impl::metrics(const HttpRequest&, const Reply& reply) {
 }
 
 void Api::Impl::look(const HttpRequest& request, const Reply& reply) {
-  const Json json = parse_body(request.body, options_.max_depth);
+  const Json json = parse_body(request.body, options_.json);
   const Fields fields(json);
   check_model(fields, options_);
   std::vector<std::int64_t> tokens =

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "serve/core/chat_template.h"
+#include "serve/core/json_fields.h"
 
 namespace gsa::serve {
 
@@ -20,7 +21,7 @@ struct ApiOptions {
   ChatTemplate chat = ChatTemplate::plain;
   std::int64_t default_max_tokens = 16;  // of completions; of chats: what the context leaves
   // limits on a request
-  std::int64_t max_depth = 32;     // of JSON
+  JsonLimits json;
   std::int64_t max_prompts = 256;  // of a completion
   std::int64_t max_n = 128;
   std::int64_t max_texts = 256;        // prompts times n

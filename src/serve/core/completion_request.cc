@@ -301,7 +301,7 @@ std::size_t bytes_of_messages(const std::vector<ChatMessage>& messages) {
 }
 
 CompletionRequest parse_completion(std::string_view body, const RequestContext& context) {
-  const Json json = parse_body(body, context.options.max_depth);
+  const Json json = parse_body(body, context.options.json);
   const Fields fields(json);
   CompletionRequest request = parse_common(fields, context, /*chat=*/false);
   request.echo = fields.boolean("echo").value_or(false);
@@ -328,7 +328,7 @@ CompletionRequest parse_completion(std::string_view body, const RequestContext& 
 }
 
 CompletionRequest parse_chat(std::string_view body, const RequestContext& context) {
-  const Json json = parse_body(body, context.options.max_depth);
+  const Json json = parse_body(body, context.options.json);
   const Fields fields(json);
   CompletionRequest request = parse_common(fields, context, /*chat=*/true);
   fields.refuse_unless("echo", {false}, "completions have it");
@@ -357,12 +357,13 @@ CompletionRequest parse_chat(std::string_view body, const RequestContext& contex
 std::vector<TextRequest> texts_of(const CompletionRequest& request) {
   std::vector<TextRequest> texts;
   for (const auto& prompt : request.prompts) {
+    const SharedTokens shared = prompt;
     const std::int64_t room = request.max_length - static_cast<std::int64_t>(prompt.size());
     for (std::int64_t i = 0; i < request.n; ++i) {
       TextRequest text = request.text;
       text.prompt_logprobs =
           request.text.prompt_logprobs && i == 0;  // those of the other samples are the same
-      text.prompt = prompt;
+      text.prompt = shared;
       text.max_tokens = request.max_tokens.value_or(std::min(request.default_max_tokens, room));
       text.sampling.stream = static_cast<std::uint64_t>(i);
       texts.push_back(std::move(text));

@@ -20,7 +20,8 @@ void Scheduler::Impl::check_token(std::int64_t token) const {
 
 std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_ptr<TextSink> sink) const {
   if (request.prompt.empty()) bad_argument(kOp, "prompt", "at least one token", "none");
-  for (const std::int64_t token : request.prompt) check_token(token);
+  const std::span<const std::int64_t> tokens = request.prompt.span();
+  for (const std::int64_t token : tokens) check_token(token);
   if (request.max_tokens < 0) bad_argument(kOp, "max_tokens", "0 or more", concat(request.max_tokens));
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (prompt > max_length() || request.max_tokens > max_length() - prompt) {
@@ -31,11 +32,10 @@ std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_
   auto job = std::make_unique<TextJob>();
   job->sampler.emplace(request.sampling, tokenizer_.vocab_size());
   if (request.sampling.repetition_penalty != 1) {
-    job->sampler->remember(std::vector<std::int32_t>(request.prompt.begin(), request.prompt.end()));
+    job->sampler->remember(std::vector<std::int32_t>(tokens.begin(), tokens.end()));
   }
-  job->stream.emplace(tokenizer_, request.stops, infer::is_empty_text(tokenizer_, request.prompt));
+  job->stream.emplace(tokenizer_, request.stops, infer::is_empty_text(tokenizer_, tokens));
   if (request.arrived != Clock::time_point()) job->arrived = request.arrived;
-  job->tokens = std::move(request.prompt);
   job->prompt_length = prompt;
   job->request = std::move(request);
   job->sink = std::move(sink);

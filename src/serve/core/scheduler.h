@@ -17,9 +17,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/tokenizer.h"
@@ -41,9 +44,27 @@ struct SchedulerOptions {
   std::int64_t max_prefix_pages = std::numeric_limits<std::int64_t>::max();
 };
 
+// Tokens that several texts may have in common: a queue of samples of a long prompt holds it once.
+class SharedTokens {
+ public:
+  SharedTokens() = default;
+  SharedTokens(std::vector<std::int64_t> tokens)  // as a vector where one is meant
+      : tokens_(std::make_shared<const std::vector<std::int64_t>>(std::move(tokens))) {}
+  SharedTokens(std::initializer_list<std::int64_t> tokens) : SharedTokens(std::vector(tokens)) {}
+
+  std::span<const std::int64_t> span() const {
+    return tokens_ ? std::span<const std::int64_t>(*tokens_) : std::span<const std::int64_t>();
+  }
+  bool empty() const { return span().empty(); }
+  std::size_t size() const { return span().size(); }
+
+ private:
+  std::shared_ptr<const std::vector<std::int64_t>> tokens_;
+};
+
 // A text to be written.
 struct TextRequest {
-  std::vector<std::int64_t> prompt;  // at least one token
+  SharedTokens prompt;  // at least one token
   infer::SamplingOptions sampling = {};
   std::int64_t max_tokens = 16;  // 0: the prompt is only read
   std::vector<std::string> stops = {};
