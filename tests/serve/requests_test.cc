@@ -308,11 +308,11 @@ TEST_F(Requests, BadBodies) {
 TEST_F(Requests, ValuesOfABodyAreCounted) {
   const auto parse = [&](const std::string& body) { return completion(body); };
   options_.json.values = 8;
-  const std::string seven =
-      R"({"x": [1, 2, 3, true, null], "prompt": [1, 2)";  // of numbers and what is like them
-  expect_refused(parse, {{nine + "]}", "", "invalid_json", "at most 8 values"}});
+  // Seven numbers and what is like them, two lists and the object.
+  const std::string ten = R"({"x": [1, 2, 3, true, null], "prompt": [1, 2)";
+  expect_refused(parse, {{ten + "]}", "", "invalid_json", "at most 8 values"}});
   options_.json.values = 10;
-  EXPECT_EQ(parse(nine + "]}").prompts[0].size(), 2U);
+  EXPECT_EQ(parse(ten + "]}").prompts[0].size(), 2U);
   options_.json = {.nodes = 6};
   EXPECT_NO_THROW(parse(R"({"prompt": "a, \"b\", [c], {d}", "x": [[]]})"));
   expect_refused(parse, {{R"({"prompt": "a", "x": [[], []]})", "", "invalid_json", "at most 6 strings"},

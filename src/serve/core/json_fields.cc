@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kBody = "request body";
 
 struct JsonSize {
-  std::int64_t depth = 0, values = 0, nodes = 0;  // at most
+  std::int64_t depth = 0, values = 1, nodes = 0;  // at most
 };
 
 // By brackets, commas and quotes outside of strings: right for JSON, and for what is none the parser complains.
