@@ -1,5 +1,7 @@
 """gsa serve as its users run it: what it answers is what gsa generate writes, whatever else goes on."""
 
+import contextlib
+import http.client
 import json
 import random
 import shutil
@@ -321,13 +323,32 @@ def test_a_second_signal_ends_it_at_once(model):
         assert server.end(signal.SIGTERM)[0] == -signal.SIGTERM
 
 
+# With streams under way; their clients see that they were cut, and the port is free at once.
 def test_a_killed_server_starts_again(model):
-    with Server(model) as server:
-        before = server.text("the keeper")
+    texts, options = prompts(3, seed=13), {"max_tokens": 2000, "ignore_eos": True}
+    body = {"temperature": 0, "stream": True, **options}
+    with Server(model, "--extend", 1) as server, contextlib.ExitStack() as open_ones:
+        streams = []
+        for text in texts:
+            connection = open_ones.enter_context(server.connect())
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": text, **body}))
+            streams.append(connection.getresponse())
+        begun = [stream.read(1000) for stream in streams]
+        port = server.port
         server.process.kill()
-        server.process.wait()
-    with Server(model, "--host", "localhost") as server:
-        assert server.text("the keeper") == before
+        cut = []
+        for stream, start in zip(streams, begun, strict=True):
+            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)) as broken:
+                stream.read()
+            cut.append(start + (broken.value.partial if isinstance(broken.value, http.client.IncompleteRead) else b""))
+        assert server.process.wait() == -signal.SIGKILL
+    with Server(model, "--extend", 1, port=port) as server, ThreadPoolExecutor(3) as clients:
+        again = list(clients.map(lambda text: server.text(text, **options), texts))
+    for text, seen in zip(again, cut, strict=True):
+        assert b"[DONE]" not in seen
+        events = [json.loads(event[6:]) for event in seen.decode().split("\n\n")[:-1]]
+        beginning = "".join(event["choices"][0]["text"] for event in events)
+        assert beginning and text.startswith(beginning)
 
 
 def test_keys_are_asked_for(model, tmp_path):

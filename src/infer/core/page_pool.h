@@ -10,7 +10,8 @@
 namespace gsa::infer {
 
 // Pages 0 .. capacity - 1. A page in use has one user or several (a common prefix); it is free again when the
-// last one lets go of it. A keeper is a user that only holds a page for others to come: what has no other users is idle.
+// last one lets go of it. A keeper is a user that only holds a page for others to come: a page that has no other users
+// is idle.
 class PagePool {
  public:
   explicit PagePool(std::int64_t page_size) : page_size_(page_size) {}

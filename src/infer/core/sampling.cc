@@ -106,8 +106,8 @@ void Sampler::check(std::span<const float> logits) const {
   }
 }
 
-// What a draw needs beside the sampler: a megabyte and more for a large vocabulary. Each thread that draws keeps one, so
-// that texts, of which a server has hundreds, need not.
+// What a draw needs beside the sampler: a megabyte and more for a large vocabulary. Each thread that draws keeps one,
+// so that texts, of which a server has hundreds, need not.
 struct Sampler::Scratch {
   static Scratch& of_this_thread() {
     thread_local Scratch own;

@@ -31,8 +31,8 @@ class PrefixCache {
   std::vector<std::int32_t> find(bool sparse, std::span<const std::int64_t> tokens);
 
   // The full pages of a sequence, page_size tokens each; those that are known already stay as they are. What is too
-  // much goes as in evict(), and where that is not enough, ends that texts still use. Returns how many pages have become
-  // free.
+  // much goes as in evict(), and where that is not enough, ends that texts still use. Returns how many pages have
+  // become free.
   std::int64_t insert(bool sparse, std::span<const std::int64_t> tokens, std::span<const std::int32_t> pages);
 
   // Lets go of idle pages, the ends of what was used longest ago first, until so many have become free or none is left.

@@ -55,8 +55,8 @@ struct HttpOptions {
   // Paths whose handler is quick ("/health"): a thread of their own runs it, so that they wait for nobody's work.
   std::vector<std::string> quick = {};
   // Of a request whose head has come and whose body has not: the answer that refuses it. It is given before "100
-  // Continue", and the connection then closes: nobody need receive what would be refused anyway. Runs on the thread that
-  // holds the connections, and must be quick. Requests without a body go to the handler.
+  // Continue", and the connection then closes: nobody need receive what would be refused anyway. Runs on the thread
+  // that holds the connections, and must be quick. Requests without a body go to the handler.
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> check = {};
   // What an operator should know and no client is told: a handler that threw, no file descriptor left. From any
   // thread of the server.
