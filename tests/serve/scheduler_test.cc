@@ -260,8 +260,9 @@ TEST(Scheduler, SharedPagesAreHeldOnce) {
   const Tokens prompt = prompt_of(1, 80);
   std::vector<std::shared_ptr<Record>> texts;
   for (int i = 0; i < 4; ++i) texts.push_back(run.submit(prompt, 3000));
-  for (const auto& text : texts) text->wait_for_tokens(2);
-  const std::int64_t held = run.scheduler.metrics().pages_held;
+  MetricsSnapshot metrics;
+  while ((metrics = run.scheduler.metrics()).writing < 4) std::this_thread::sleep_for(1ms);
+  const std::int64_t held = metrics.pages_held;
   // Nine pages of the prompt are everybody's, what is behind them each text's own.
   std::int64_t most = 9;
   for (const auto& text : texts) most += static_cast<std::int64_t>(80 + text->tokens()) / 8 + 1 - 9;
