@@ -335,7 +335,7 @@ def main():
     parser.add_argument("--extend", default=1, help="as gsa generate takes it")
     parser.add_argument("--prefix-limit", type=int, default=8, help="of load, MiB: --prefix-cache-limit")
     parser.add_argument("--writers", type=int, default=4, help="of gap")
-    parser.add_argument("--long", type=int, default=16384, help="of gap, tokens")
+    parser.add_argument("--long", type=int, default=32768, help="of gap, tokens")
     parser.add_argument("--max-gap", type=float, default=200, help="of gap, ms: gsa serve's option")
     parser.add_argument("--clients", type=int, default=8, help="of decode")
     parser.add_argument("--context", type=int, default=8192, help="of decode, tokens")
