@@ -189,7 +189,7 @@ bench-infer: configure ## measure prefill and decoding beside the standard model
 	@$(BUILD)/gsa_bench_infer $(ARGS)
 
 .PHONY: bench-serve
-bench-serve: configure ## load gsa serve, MODEL=folder: errors, batching, shared prefixes, decoding (ARGS="--help")
+bench-serve: configure ## load gsa serve, MODEL=folder: errors, batching, prefixes, gaps, decoding (ARGS="--help")
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target gsa_cli
 	@$(INTERPRETER) bench/serve.py $(MODEL) --program $(BUILD)/bin/gsa --scratch build --json build/bench-serve.json $(ARGS)
 

@@ -5,12 +5,14 @@
     bench/serve.py random:paper-1.7b --parts decode --device cuda --context 131072 --program ...
                    a preset's sizes with random weights (bench/random_model.py)
 
-    load      500 requests from 8 clients and 64 from 64, every second one with a prompt of its own: errors, greedy
-              texts against gsa generate's, sampled ones against themselves, resident memory over time, once the prefix
-              cache has come to its limit
+    load      500 requests from 8 clients and 64 from 64, every second one with a prompt of its own: errors, texts
+              against those of gsa generate, a third of them sampled, by the same seeds; resident memory over time, once
+              the prefix cache has come to its limit
     batching  tokens/s of 16 clients over those of one, the same requests
     hang-ups  1,000 clients that leave at random moments: pages that are still held
     prefix    16 requests that share 8K tokens: tokens that were read
+    gap       --writers texts are written while a prompt of --long tokens is read: times between their tokens, of
+              which 99 in 100 keep within --max-gap, and what the prompt takes
     decode    tokens/s of --clients texts behind --context tokens while all of them write, over those of gsa generate
               for the same batch without its first steps; on a CPU with half of the cores for each, and without a bar:
               the clients, in Python, take as much time as the steps of a tiny model
@@ -29,6 +31,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +40,7 @@ from random_model import random_model
 from serve_metrics import metrics_of, settled
 
 FIRST_STEPS = 8  # of gsa generate, that its rate leaves out
+SEEDS, TEMPERATURE = 4, 0.9  # of sampled texts
 WORDS = "keeper lamp harbour rope tide gull stone bell net boat light door wind sand rain key".split()
 
 
@@ -91,13 +95,13 @@ def prompt_of(index):
     return f"the {rng.choice(WORDS)} and the {rng.choice(WORDS)} {rng.randrange(1000)} {' '.join(rng.sample(WORDS, 6))}"
 
 
-def generated(arguments, prompts, tokens):
-    """Greedy texts of gsa generate, one prompt a batch of 64."""
+def generated(arguments, prompts, tokens, *sampling):
+    """Texts of gsa generate, greedy ones unless `sampling` says otherwise, in batches of 64 prompts."""
     texts = []
     for begin in range(0, len(prompts), 64):
         options = [item for prompt in prompts[begin : begin + 64] for item in ("--prompt", prompt)]
-        command = [arguments.program, "generate", arguments.model, "--json", "-n", tokens, "-t", 0, "--extend",
-                   arguments.extend, "--device", arguments.device, *options]  # fmt: skip
+        command = [arguments.program, "generate", arguments.model, "--json", "-n", tokens, "--extend", arguments.extend,
+                   "--device", arguments.device, *(sampling or ("-t", 0)), *options]  # fmt: skip
         lines = subprocess.run(list(map(str, command)), text=True, capture_output=True, check=True).stdout.splitlines()
         found = {line["prompt"]: line["text"] for line in map(json.loads, lines) if "text" in line}
         texts += [found[index] for index in range(len(found))]
@@ -111,22 +115,28 @@ def load(arguments, results):
     prompts = [prompt_of(index) for index in range(kinds)]
     prompts += [" and ".join(prompt_of(10_000 + 3 * index + i) for i in range(3)) for index in own]
     which = {index: kinds + place for place, index in enumerate(own)}
-    expected = generated(arguments, prompts, 24)
+    # Every third one is sampled. What gsa generate draws depends on the seed and the prompt, as here.
+    plans = [(which.get(index, index % kinds), index % SEEDS if index % 3 == 2 else None) for index in range(count + 64)]
+    expected = {}
+    for seed in (None, *range(SEEDS)):
+        some = sorted({kind for kind, own_seed in plans if own_seed == seed})
+        sampling = () if seed is None else ("-t", TEMPERATURE, "--seed", seed)
+        texts = generated(arguments, [prompts[kind] for kind in some], 24, *sampling)
+        expected |= {(kind, seed): text for kind, text in zip(some, texts, strict=True)}
     memory = []
     errors = wrong = 0
+    compared = {"greedy": 0, "sampled": 0}
     full_at = None  # the request before which the prefix cache was full
-    with Server(arguments, "--prefix-cache-limit", arguments.prefix_limit) as server:
-        sampled = {}
+    limit = ("--prefix-cache-limit", arguments.prefix_limit) if arguments.prefix_limit else ()
+    with Server(arguments, *limit) as server:
 
         def request(index):
             nonlocal full_at
-            kind = which.get(index, index % kinds)
-            if index % 3 == 2:
-                answer = server.complete(prompts[kind], temperature=0.9, seed=kind, max_tokens=24)
-                first = sampled.setdefault(kind, answer["choices"][0]["text"])
-                good = first == answer["choices"][0]["text"]
-            else:
-                good = server.complete(prompts[kind], max_tokens=24)["choices"][0]["text"] == expected[kind]
+            kind, seed = plans[index]
+            sampling = {} if seed is None else {"temperature": TEMPERATURE, "seed": seed}
+            text = server.complete(prompts[kind], max_tokens=24, **sampling)["choices"][0]["text"]
+            good = text == expected[kind, seed]
+            compared["greedy" if seed is None else "sampled"] += 1
             memory.append(server.resident())
             if full_at is None and server.metrics()["gsa_prefix_cache_evictions_total"] > 0:
                 full_at = len(memory)
@@ -144,10 +154,12 @@ def load(arguments, results):
             if clients == 8:
                 quarter = len(memory) // 4
                 second, last = (statistics.median(memory[i * quarter : (i + 1) * quarter]) for i in (1, 3))
-    results["load"] = {"requests": count + 64, "errors": errors, "other_texts": wrong, "prefix_cache_full_at": full_at,
+    results["load"] = {"requests": count + 64, "errors": errors, "texts_compared": compared, "other_texts": wrong,
+                       "prefix_cache_limit": arguments.prefix_limit or "default", "prefix_cache_full_at": full_at,
                        "resident_mib": {"second quarter": round(second, 1), "last quarter": round(last, 1)}}  # fmt: skip
-    full = full_at is not None and full_at <= quarter  # the bar is one of a full cache
-    return errors == 0 and wrong == 0 and full and last <= 1.02 * second
+    # The bar is one of a full cache. With the server's own limit these requests do not fill it.
+    flat = not limit or (full_at is not None and full_at <= quarter and last <= 1.02 * second)
+    return errors == 0 and wrong == 0 and sum(compared.values()) == count + 64 and flat
 
 
 def batching(arguments, results):
@@ -175,7 +187,7 @@ def hang_ups(arguments, results):
 
         def leave(index):
             body = json.dumps({"prompt": prompt_of(index), "max_tokens": 150, "stream": index % 2 == 0})
-            request = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            request = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}"
             with socket.create_connection((server.host, server.port)) as raw:
                 raw.sendall(request[: rng.choice([len(request)] * 4 + [rng.randrange(len(request))])].encode())
                 raw.settimeout(rng.random() * 0.2)
@@ -205,6 +217,64 @@ def prefix(arguments, results):
         return read == 8192 + sum(map(len, tails))
 
 
+def stream(server, prompt, tokens, stop=None):
+    """Times of the tokens of one text, which ends early when `stop` is set."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=1800)
+    # With token ids each token is an event, whether it has a text of its own or not.
+    body = {"prompt": [prompt], "temperature": 0, "max_tokens": tokens, "ignore_eos": True, "stream": True,
+            "return_token_ids": True}  # fmt: skip
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    response, times = connection.getresponse(), []
+    while line := response.readline():
+        if line.startswith(b"data: {") and b'"token_ids":[]' not in line and b'"token_ids":' in line:
+            times.append(time.perf_counter())
+        if stop is not None and stop.is_set():
+            break
+    connection.close()
+    return times
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def gap(arguments, results):
+    text = " ".join(prompt_of(index) for index in range(arguments.long // 8))
+    with Server(arguments, "--max-gap", arguments.max_gap) as server, ThreadPoolExecutor(arguments.writers) as pool:
+        ids = server.ask("/tokenize", {"prompt": text})["tokens"]
+        prompts = [[ids[0], *ids[1 + turn : arguments.long + turn]] for turn in range(3)]  # that share no page
+        room = server.ask("/v1/models")["data"][0]["max_model_len"]
+        stop, found = threading.Event(), []
+        writers = [pool.submit(stream, server, ids[: 64 + index], min(room - 1024, 200_000), stop)
+                   for index in range(arguments.writers)]  # fmt: skip
+        try:
+            while server.metrics()["gsa_generation_tokens_total"] < 50 * arguments.writers:
+                time.sleep(0.05)
+            # The first one finds a server that has not learnt yet what a chunk takes.
+            for prompt in prompts[:2]:
+                begin = time.perf_counter()
+                server.complete([prompt], max_tokens=1)
+                found.append((begin, time.perf_counter()))
+                time.sleep(1)
+        finally:
+            stop.set()
+        times = [writer.result() for writer in writers]
+        server.settled()
+        begin = time.perf_counter()
+        server.complete([prompts[2]], max_tokens=1)
+        alone = time.perf_counter() - begin
+    results["gap"] = {"writers": arguments.writers, "long": arguments.long, "max_gap_ms": arguments.max_gap,
+                      "alone_seconds": round(alone, 2)}  # fmt: skip
+    holds = True
+    for name, (begin, end) in zip(("first", "second"), found, strict=True):
+        gaps = [1000 * (b - a) for own in times for a, b in zip(own, own[1:], strict=False) if b > begin and a < end]
+        p99 = percentile(gaps, 0.99)
+        results["gap"][name] = {"tokens": len(gaps), "p50_ms": round(percentile(gaps, 0.5), 1), "p99_ms": round(p99, 1),
+                                "max_ms": round(max(gaps), 1), "prompt_seconds": round(end - begin, 2)}  # fmt: skip
+        holds = holds and p99 <= arguments.max_gap
+    return holds
+
+
 def decode(arguments, results):
     """Both read the same prompts and write the same number of tokens; only the steps are timed."""
     if arguments.device == "cpu" and not arguments.threads:  # the clients of a CPU's server want a core, too
@@ -217,23 +287,11 @@ def decode(arguments, results):
         # They differ at the front, as gsa generate's do: texts that shared pages would read them from the L2 cache.
         prompts = [[ids[0], *ids[index + 1 :], *ids[1 : index + 1]] for index in range(arguments.clients)]
 
-        def stream(prompt):
-            """Times of the tokens of one text."""
-            connection = http.client.HTTPConnection(server.host, server.port, timeout=1800)
-            body = {"prompt": [prompt], "temperature": 0, "max_tokens": tokens, "ignore_eos": True, "stream": True}
-            connection.request("POST", "/v1/completions", json.dumps(body))
-            response, times = connection.getresponse(), []
-            while line := response.readline():
-                if line.startswith(b"data: {") and b'"finish_reason":null' in line:
-                    times.append(time.perf_counter())
-            connection.close()
-            return times
-
         for prompt in prompts:  # into the prefix cache: all texts then begin together
             server.complete([prompt], max_tokens=1)
         before = server.metrics()
         begin = time.perf_counter()
-        times = list(pool.map(stream, prompts))
+        times = list(pool.map(lambda prompt: stream(server, prompt, tokens), prompts))
         after = server.settled()
         # While all of them run: from the last one's first token to the first one's last.
         start, end = max(t[0] for t in times), min(t[-1] for t in times)
@@ -265,7 +323,7 @@ def decode(arguments, results):
     return rate >= 0.9 * engine if arguments.device != "cpu" else None
 
 
-PARTS = {"load": load, "batching": batching, "hang-ups": hang_ups, "prefix": prefix, "decode": decode}
+PARTS = {"load": load, "batching": batching, "hang-ups": hang_ups, "prefix": prefix, "gap": gap, "decode": decode}
 
 
 def main():
@@ -276,7 +334,11 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of the server and of gsa generate; default: one a core")
     parser.add_argument("--extend", default=1, help="as gsa generate takes it")
-    parser.add_argument("--prefix-limit", type=int, default=8, help="of load, MiB: --prefix-cache-limit")
+    parser.add_argument("--prefix-limit", type=int, default=8,
+                        help="of load, MiB: --prefix-cache-limit; 0: the server's own, memory then has no bar")  # fmt: skip
+    parser.add_argument("--writers", type=int, default=4, help="of gap")
+    parser.add_argument("--long", type=int, default=32768, help="of gap, tokens")
+    parser.add_argument("--max-gap", type=float, default=200, help="of gap, ms: gsa serve's option")
     parser.add_argument("--clients", type=int, default=8, help="of decode")
     parser.add_argument("--context", type=int, default=8192, help="of decode, tokens")
     parser.add_argument("--tokens", type=int, default=64, help="of decode, a text")

@@ -8,7 +8,8 @@
 #   --python PATH   the interpreter whose torch is used (default python3)
 #   --sanitize      small cases of every operator under compute-sanitizer too: memcheck, racecheck, initcheck and
 #                   synccheck, side by side, each at most 100 s for the cases of an operator
-#   --serve         what gsa serve makes of paper-1.7b (random weights): 8 clients at 128K beside the engine alone
+#   --serve         what gsa serve makes of paper-1.7b (random weights): 8 clients at 128K beside the engine alone, and
+#                   the times between their tokens while another prompt of 128K is read
 #   --no-test       builds the programs alone, not their tests
 #   --cmake-args    options of CMake beside those of the release, such as -DGSA_SELECT_SPREAD=ON
 #
@@ -27,7 +28,7 @@ while [ $# -gt 0 ]; do
     --no-bench) bench= ;;
     --bench-args) bench_args=$2; shift ;;
     --cmake-args) cmake_args=$2; shift ;;
-    *) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
   shift
 done
@@ -172,8 +173,8 @@ if [ -n "$bench" ]; then
   cat "$out/bench.log"
 fi
 if [ -n "$serve" ]; then
-  step serve "$python" bench/serve.py random:paper-1.7b --program $build/bin/gsa --parts decode --device cuda \
-    --context 131072 --scratch "$out" --json "$out/serve.json"
+  step serve "$python" bench/serve.py random:paper-1.7b --program $build/bin/gsa --parts decode,gap --device cuda \
+    --context 131072 --long 131072 --writers 8 --scratch "$out" --json "$out/serve.json"
   cat "$out/serve.log"
 fi
 shopt -s nullglob

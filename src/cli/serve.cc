@@ -39,6 +39,7 @@ struct ServeCommand : EngineChoices {
   std::vector<std::string> api_keys, origins;
   std::string api_key_file;
   HttpOptions http;
+  bool host_given = false;
   SchedulerOptions scheduler;
   double max_gap = 200;  // ms
   bool no_prefix_cache = false;
@@ -58,7 +59,8 @@ Requests are batched as they come. A long prompt is read in chunks between the s
 --max-gap wants it, and short prompts do not wait for all of it. What requests begin with alike is read once and kept
 while nobody needs the memory.
 
-There is no TLS: to be reached from outside, stand it behind a proxy that has it (nginx, Caddy), with --api-key-file.
+Without --host only requests that name this machine are answered: by an address, as localhost, or as the host of an
+--origin. There is no TLS: to be reached from outside, stand it behind a proxy that has it (nginx, Caddy), with --api-key-file.
 Ctrl-C or SIGTERM: no new texts (503), running ones may end within --grace seconds; a second one ends the program at once.
 
 Examples
@@ -178,11 +180,13 @@ class Watcher {
 };
 
 int serve(const ServeCommand& options) {
+  BoundPort port(options.http);  // before minutes of loading
   const std::unique_ptr<data::Tokenizer> tokenizer = data::load_tokenizer(options.folder);
   ApiOptions api_options;
   api_options.model = options.name;
   api_options.api_keys = all_keys(options);
   api_options.origins = options.origins;
+  api_options.check_host = !options.host_given;
   api_options.chat = chosen_template(options);
 
   nn::ModelConfig config = nn::load_config(options.folder);
@@ -202,8 +206,9 @@ int serve(const ServeCommand& options) {
   Api api(scheduler, *tokenizer, api_options);
   HttpOptions http_options = options.http;
   http_options.quick = {"/health", "/metrics"};
+  http_options.check = [&api](const HttpRequest& head) { return api.check(head); };
   HttpServer http(
-      http_options,
+      std::move(port), http_options,
       [&api](HttpRequest request, std::shared_ptr<HttpReply> reply) {
         api.handle(std::move(request), std::move(reply));
       },
@@ -251,7 +256,8 @@ void add_serve(CLI::App& app, Run& run) {
   const auto number = [&](const char* name, auto& value, const std::string& text) {
     return command->add_option(name, value, text)->capture_default_str()->group(kServer);
   };
-  number("--host", options->http.host, "the address to listen at; 0.0.0.0 or ::, all of the machine's");
+  CLI::Option* host_option =
+      number("--host", options->http.host, "the address to listen at; 0.0.0.0 or ::, all of the machine's");
   number("--port", options->http.port, "0: any that is free")->check(whole_in(0, 65535));
   command->add_option("--name", options->name, "the model's name for clients; default: the folder's")
       ->group(kServer);
@@ -265,10 +271,10 @@ void add_serve(CLI::App& app, Run& run) {
       ->group(kServer);
   command->add_option("--api-key-file", options->api_key_file, "a file with a key a line")->group(kServer);
   command
-      ->add_option(
-          "--origin", options->origins,
-          "where a proxy shows the server (https://model.example), so that the page works there; any number "
-          "of times")
+      ->add_option("--origin", options->origins,
+                   "where a proxy shows the server (https://model.example), so that it answers by that name "
+                   "and the page "
+                   "works there; any number of times")
       ->take_all()
       ->allow_extra_args(false)
       ->group(kServer);
@@ -310,7 +316,8 @@ void add_serve(CLI::App& app, Run& run) {
   const char* kModel = "The model and its cache";
   add_extend_option(*command, options->extend, kModel);
   add_engine_options(*command, *options, kModel);
-  command->callback([&run, options] {
+  command->callback([&run, options, host_option] {
+    options->host_given = host_option->count() > 0;
     run = [options] {
       if (options->name.empty()) options->name = default_name(options->folder);
       check_name(options->name);

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
+#include <string>
 
 #include "gsa/error.h"
 #include "infer/share_rows.h"
@@ -13,20 +15,39 @@ namespace {
 
 using at::Tensor;
 
-// What torch throws carries its stack of calls, which says nothing to a client.
-template <class Work>
-auto told_briefly(const Work& work) {
-  try {
-    return work();
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    throw Error(text.substr(0, text.find('\n')));
-  }
-}
-
 Tensor on_cpu(const Tensor& rows) { return rows.to(at::kCPU, at::kFloat).contiguous(); }
 
 }  // namespace
+
+// After an illegal access, say, every call of CUDA fails until the process ends; after a pass without memory the next
+// one may do. What came tells the two apart less surely than to ask for something small.
+bool EngineModel::device_answers() const {
+  const at::Device device = engine_.options().device;
+  if (!device.is_cuda()) return true;
+  try {
+    return at::ones({1}, at::TensorOptions().device(device)).item<float>() == 1;
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// What torch throws carries its stack of calls, which says nothing to a client.
+template <class Work>
+auto EngineModel::told_briefly(const Work& work) const {
+  std::string message;
+  try {
+    return work();
+  } catch (const c10::Error& error) {
+    message = error.what_without_backtrace();
+    message.resize(std::min(message.size(), message.find('\n')));
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
+  if (!device_answers()) throw ModelLost(message);
+  throw Error(message);
+}
 
 EngineModel::EngineModel(infer::Engine& engine, std::int64_t max_positions) : engine_(engine) {
   const infer::CacheShape& shape = engine.cache().shape();

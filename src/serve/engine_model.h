@@ -24,6 +24,10 @@ class EngineModel : public Model {
   infer::Look look(Sequence& sequence, std::int64_t token) override;
 
  private:
+  template <class Work>
+  auto told_briefly(const Work& work) const;
+  bool device_answers() const;
+
   infer::Engine& engine_;
   ModelFacts facts_;
   at::Tensor rows_;  // that the last call has given

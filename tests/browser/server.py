@@ -66,7 +66,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append((self.path, body))
         if self.refused():
             return
-        if self.path == "/tokenize":
+        if self.path == "/detokenize":
+            # Word n for token n; 50 and what follows are the words of a stream, which /tokenize knows by other ids.
+            assert body["return_token_strs"] is True
+            words = [self.word(token) for token in body["tokens"]]
+            self.answer(200, {"prompt": "".join(words), "token_strs": words})
+        elif self.path == "/tokenize":
             assert body["return_token_strs"] is True
             words = [word + " " for word in body["prompt"].split()]
             self.answer(200, {"count": len(words) + 1, "max_model_len": 4096, "tokens": list(range(len(words) + 1)),
@@ -81,6 +86,12 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(404, {"error": {"message": "no such path"}})
 
+    @staticmethod
+    def word(token):
+        if token >= 50:
+            return "übung " if token == 50 else f"word{token - 50} "
+        return f"read{token} " if token else ""
+
     def stream(self, body):
         if body["max_tokens"] == 0:
             self.answer(400, {"error": {"message": "max_tokens: expected at least 1, got 0"}})
@@ -93,11 +104,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode())
             self.wfile.flush()
 
+        assert body["return_token_ids"] is True
         try:
+            event({"choices": [{"index": 0, "text": "", "token_ids": [], "prompt_token_ids": [0, 1, 2, 3]}]})
             for n in range(body["max_tokens"]):
                 text = " übung" if n == 0 else f" word{n}"
                 # In pieces that cut characters and events in two.
-                raw = f"data: {json.dumps({'choices': [{'index': 0, 'text': text}]}, ensure_ascii=False)}\n\n".encode()
+                choice = {"index": 0, "text": text, "token_ids": [50 + n]}
+                raw = f"data: {json.dumps({'choices': [choice]}, ensure_ascii=False)}\n\n".encode()
                 at = raw.find("ü".encode()) + 1 if n == 0 else len(raw) - 1
                 self.wfile.write(raw[:at])
                 self.wfile.flush()
@@ -107,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
                 if body["temperature"] == 2:
                     event({"error": {"message": "the model has no more room", "type": "server_error"}})
                     break
-            event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
+            event({"choices": [{"index": 0, "text": "", "token_ids": [], "finish_reason": "length"}]})
             usage = {"prompt_tokens": 4, "completion_tokens": body["max_tokens"], "total_tokens": 9}
             event({"choices": [], "usage": usage})
             event("[DONE]")

@@ -353,18 +353,29 @@ def test_generates_and_looks(browser, server):
     path, body = next(item for item in server.requests if item[0] == "/v1/completions")
     assert body == {
         "model": "ruler-of-thumbs", "prompt": "the keeper of", "max_tokens": 5, "temperature": 0.5, "top_p": 0.9,
-        "seed": 7, "stream": True, "stream_options": {"include_usage": True},
+        "seed": 7, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True,
     }  # fmt: skip
-    # "the keeper of übung word1 ..." with a mark before it
+    # A mark, "the keeper of", and what was written: the tokens of the stream, not those of its text.
     assert chosen(browser) == [8]
-    assert server.requests[-1] == ("/gsa/look", {"tokens": list(range(9)), "position": 8})
+    assert server.requests[-1] == ("/gsa/look", {"tokens": [0, 1, 2, 3, *range(50, 55)], "position": 8})
+    assert "/tokenize" not in [path for path, _ in server.requests]
     element(browser, "t4").click()
     wait(browser, lambda: "übung" in text(browser, "kind"))
-    assert server.requests[-1] == ("/gsa/look", {"tokens": [0, 1, 2, 3, 4], "position": 4})
+    assert server.requests[-1] == ("/gsa/look", {"tokens": [0, 1, 2, 3, 50], "position": 4})
     asked = len(server.requests)
     element(browser, "t8").click()  # known by now
     wait(browser, lambda: "word4" in text(browser, "kind"))
     assert len(server.requests) == asked
+
+
+def test_more_parameters_are_sent_where_they_are_set(browser, server):
+    browser.driver.get(server.address)
+    browser.driver.find_element(By.CSS_SELECTOR, ".more summary").click()
+    generate(browser, top_k=40, min_p=0.1, repetition_penalty=1.2, stop_at="end\\n")
+    wait(browser, lambda: "done" in text(browser, "speed"))
+    body = next(body for path, body in server.requests if path == "/v1/completions")
+    assert (body["top_k"], body["min_p"], body["repetition_penalty"], body["stop"]) == (40, 0.1, 1.2, "end\n")
+    wait(browser, lambda: element(browser, "look").is_displayed())
 
 
 def test_stop_ends_the_stream(browser, server):

@@ -42,9 +42,9 @@ def train_tiny(folder):
 class Server:
     """gsa serve on a port of its own; ends with the `with` block."""
 
-    def __init__(self, model, *arguments, threads=1):
+    def __init__(self, model, *arguments, threads=1, port=0):
         self.process = subprocess.Popen(
-            [GSA, "serve", str(model), "--port", "0", *map(str, arguments)], text=True, stdout=subprocess.PIPE,
+            [GSA, "serve", str(model), "--port", str(port), *map(str, arguments)], text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": str(threads), "LC_ALL": "C.UTF-8"},
         )  # fmt: skip
         line = self.process.stdout.readline()

@@ -1,5 +1,7 @@
 """gsa serve as its users run it: what it answers is what gsa generate writes, whatever else goes on."""
 
+import contextlib
+import http.client
 import json
 import random
 import shutil
@@ -165,7 +167,7 @@ def test_clients_that_hang_up_leave_nothing(model):
 
         def hang_up(index):
             body = json.dumps({"prompt": prompts(1, seed=index)[0], "max_tokens": 150, "stream": index % 2 == 0})
-            request = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+            request = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}"
             with socket.create_connection((server.host, server.port)) as raw:
                 raw.sendall(request[: rng.choice([len(request), len(request), 30])].encode())
                 if rng.random() < 0.5:
@@ -280,9 +282,10 @@ def test_the_term_signal_lets_texts_end(model):
             assert response.status == 200
             start = response.read(10)
             assert server.end(signal.SIGINT)[0] == 0
-            # The stream comes to its end, with an error for its last event.
-            *_, last = (start + response.read()).decode().removesuffix("\n\n").split("\n\n")
+            # The stream comes to its end, with an error before it.
+            *_, last, done, rest = (start + response.read()).decode().split("\n\n")
             assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
+            assert (done, rest) == ("data: [DONE]", "")
 
 
 def test_a_server_that_ends_says_so(model):
@@ -320,13 +323,32 @@ def test_a_second_signal_ends_it_at_once(model):
         assert server.end(signal.SIGTERM)[0] == -signal.SIGTERM
 
 
+# With streams under way; their clients see that they were cut, and the port is free at once.
 def test_a_killed_server_starts_again(model):
-    with Server(model) as server:
-        before = server.text("the keeper")
+    texts, options = prompts(3, seed=13), {"max_tokens": 2000, "ignore_eos": True}
+    body = {"temperature": 0, "stream": True, **options}
+    with Server(model, "--extend", 1) as server, contextlib.ExitStack() as open_ones:
+        streams = []
+        for text in texts:
+            connection = open_ones.enter_context(server.connect())
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": text, **body}))
+            streams.append(connection.getresponse())
+        begun = [stream.read(1000) for stream in streams]
+        port = server.port
         server.process.kill()
-        server.process.wait()
-    with Server(model, "--host", "localhost") as server:
-        assert server.text("the keeper") == before
+        cut = []
+        for stream, start in zip(streams, begun, strict=True):
+            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)) as broken:
+                stream.read()
+            cut.append(start + (broken.value.partial if isinstance(broken.value, http.client.IncompleteRead) else b""))
+        assert server.process.wait() == -signal.SIGKILL
+    with Server(model, "--extend", 1, port=port) as server, ThreadPoolExecutor(3) as clients:
+        again = list(clients.map(lambda text: server.text(text, **options), texts))
+    for text, seen in zip(again, cut, strict=True):
+        assert b"[DONE]" not in seen
+        events = [json.loads(event[6:]) for event in seen.decode().split("\n\n")[:-1]]
+        beginning = "".join(event["choices"][0]["text"] for event in events)
+        assert beginning and text.startswith(beginning)
 
 
 def test_keys_are_asked_for(model, tmp_path):
@@ -379,5 +401,31 @@ def test_mistakes_of_the_command_are_explained(gsa, model, arguments, status, me
     assert message in gsa.run("serve", model, *arguments, status=status)
 
 
-def test_a_port_that_is_taken_is_said_so(gsa, model, server):
-    assert str(server.port) in gsa.run("serve", model, "--port", server.port, status=1)
+# Before the model is loaded, which may take minutes: this one would not load.
+def test_a_port_that_is_taken_is_said_so(gsa, model, server, tmp_path):
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "model.safetensors").write_bytes(b"")
+    assert f"--port: cannot listen on 127.0.0.1:{server.port}" in gsa.run("serve", folder, "--port", server.port, status=1)
+    assert "model.safetensors" in gsa.run("serve", folder, "--port", 0, status=1)
+
+
+# A page of another site may have its name point at this machine, and read what the server answers.
+def test_other_names_of_this_machine_are_refused(model, server):
+    for host, status in ("evil.example:8000", 403), (f"localhost:{server.port}", 200), ("[::1]", 200):
+        server.ask("/metrics", headers={"Host": host}, status=status)
+        server.ask("/tokenize", {"prompt": "x"}, headers={"Host": host}, status=status)
+    with Server(model, "--origin", "https://model.example") as proxied:
+        proxied.ask("/metrics", headers={"Host": "model.example"})
+        proxied.ask("/metrics", headers={"Host": "evil.example"}, status=403)
+    with Server(model, "--host", "127.0.0.1") as any_name:
+        any_name.ask("/metrics", headers={"Host": "evil.example"})
+
+
+# By the head alone: a body of 32 MiB is neither waited for nor asked for.
+def test_who_may_not_is_told_before_the_body(model):
+    with Server(model, "--api-key", "sesame") as server:
+        for path, key, status in ("v1/completions", "wrong", 401), ("v1/nothing", "sesame", 404), ("health", "", 405):
+            with socket.create_connection((server.host, server.port), timeout=60) as raw:
+                raw.sendall(f"POST /{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+                            "Content-Length: 30000000\r\nExpect: 100-continue\r\n\r\n".encode())  # fmt: skip
+                assert raw.recv(100).startswith(f"HTTP/1.1 {status}".encode())

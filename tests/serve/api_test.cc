@@ -222,6 +222,8 @@ TEST_F(ApiTest, LongAnswersAreMadeBesideTheComputeThread) {
   EXPECT_EQ(sender("}"), thread_.get_id());
   EXPECT_NE(sender(R"(, "echo": true, "logprobs": 1})"), thread_.get_id());
   EXPECT_NE(sender(R"(, "echo": true, "logprobs": 1, "stream": true})"), thread_.get_id());
+  EXPECT_NE(sender(R"(, "logprobs": 1, "stream": true})"), thread_.get_id());
+  EXPECT_EQ(sender(R"(, "stream": true})"), thread_.get_id());
 }
 
 TEST_F(ApiTest, CompletionStream) {
@@ -247,6 +249,48 @@ TEST_F(ApiTest, CompletionStream) {
   EXPECT_EQ(texts[0], "ab" + written({256, 'a', 'b'}, 3));
   EXPECT_EQ(texts[1], texts[0]);
   EXPECT_EQ(finishes, (std::vector<std::string>{"length", "length"}));
+}
+
+// What the model read and wrote, the mark that ended it included; each token of a stream is an event.
+TEST_F(ApiTest, TokenIds) {
+  rules_.end_after = 6;
+  const std::string body = R"({"prompt": "ab", "temperature": 0, "max_tokens": 9, "return_token_ids": true)";
+  const std::string text = written({256, 'a', 'b'}, 3);
+  const Json ids = {text[0], text[1], text[2], 257}, prompt = {256, 'a', 'b'};
+  const Json whole = post("/v1/completions", body + R"(, "n": 2})")->json();
+  for (const Json& choice : whole["choices"]) {
+    EXPECT_EQ(choice["token_ids"], ids);
+    EXPECT_EQ(choice["prompt_token_ids"], prompt);
+  }
+  Json streamed = Json::array();
+  const std::vector<Json> events = post("/v1/completions", body + R"(, "stream": true})")->events();
+  ASSERT_EQ(events.size(), 7U);  // the prompt's, four tokens, the end, [DONE]
+  EXPECT_EQ(events[0]["choices"][0]["prompt_token_ids"], prompt);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(events[i]["choices"][0].contains("prompt_token_ids"), i == 0);
+    for (const Json& id : events[i]["choices"][0]["token_ids"]) streamed.push_back(id);
+  }
+  EXPECT_EQ(streamed, ids);
+  EXPECT_FALSE(post("/v1/completions", R"({"prompt": "ab"})")->json()["choices"][0].contains("token_ids"));
+}
+
+// Of a chat the prompt belongs to all choices.
+TEST_F(ApiTest, TokenIdsOfChats) {
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 2,
+      "return_token_ids": true)";
+  std::vector<std::int64_t> prompt = {256};
+  for (const char c : std::string("User: hi\nAssistant:")) prompt.push_back(c);
+  const std::string text = written(prompt, 2);
+  const Json json = post("/v1/chat/completions", body + "}")->json();
+  EXPECT_EQ(json["prompt_token_ids"], Json(prompt));
+  EXPECT_EQ(json["choices"][0]["token_ids"], Json({text[0], text[1]}));
+  const std::vector<Json> events = post("/v1/chat/completions", body + R"(, "stream": true})")->events();
+  ASSERT_EQ(events.size(), 5U);
+  EXPECT_EQ(events[0]["prompt_token_ids"], Json(prompt));
+  EXPECT_EQ(events[1]["choices"][0]["token_ids"], Json::array({text[0]}));
+  EXPECT_EQ(events[2]["choices"][0]["token_ids"], Json::array({text[1]}));
+  EXPECT_FALSE(events[1].contains("prompt_token_ids"));
 }
 
 TEST_F(ApiTest, StreamedLogprobsAreThoseOfTheWhole) {
@@ -304,13 +348,18 @@ TEST_F(ApiTest, SeedsRepeat) {
 }
 
 TEST_F(ApiTest, AFailedPassIsAServerError) {
-  api();
+  compute_ = false;
+  const auto reply = post("/v1/completions", R"({"prompt": "ab", "n": 3})");
   model_->fail_next = true;
-  const HttpResponse response = post("/v1/completions", R"({"prompt": "ab", "n": 3})")->response();
+  thread_ = std::thread([this] { scheduler_->run(); });
+  const HttpResponse response = reply->response();
   EXPECT_EQ(response.status, 500);
   EXPECT_EQ(Json::parse(response.body)["error"]["type"], "server_error");
   EXPECT_EQ(post("/v1/completions", R"({"prompt": "ab"})")->response().status,
             200);  // and the server goes on
+  // The two that waited for the first to read their prompt went with it; no client has left.
+  EXPECT_EQ(scheduler_->metrics().failed, 3);
+  EXPECT_EQ(scheduler_->metrics().cancelled, 0);
 }
 
 TEST_F(ApiTest, AFailureInAStreamIsAnEvent) {
@@ -320,7 +369,9 @@ TEST_F(ApiTest, AFailureInAStreamIsAnEvent) {
   reply->wait_for_writes(2);
   model_->fail_next = true;
   const std::vector<Json> events = reply->events();
-  EXPECT_EQ(events.back()["error"]["type"], "server_error");
+  ASSERT_GE(events.size(), 2U);
+  EXPECT_EQ(events[events.size() - 2]["error"]["type"], "server_error");
+  EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(reply->answers(), 1);
 }
 
@@ -371,6 +422,27 @@ TEST_F(ApiTest, AServerThatStops) {
   EXPECT_EQ(get("/health")->response().status, 503);
   stop();
   EXPECT_EQ(post("/v1/completions", R"({"prompt": "ab"})")->response().status, 503);
+}
+
+// So that a proxy or a supervisor learns of it. One that fails now and then is no reason.
+TEST_F(ApiTest, AServerWhoseModelFailsIsNotHealthy) {
+  const auto ask = [&] {
+    return post("/v1/completions", R"({"prompt": "ab", "max_tokens": 1})")->response().status;
+  };
+  const auto health = [&] { return get("/health")->response().status; };
+  EXPECT_EQ(ask(), 200);
+  model_->fail_all = true;
+  for (const int expected : {200, 200, 503, 503}) {
+    EXPECT_EQ(ask(), 500);
+    EXPECT_EQ(health(), expected);
+  }
+  model_->fail_all = false;
+  EXPECT_EQ(ask(), 200);
+  EXPECT_EQ(health(), 200);
+  model_->lost = true;
+  EXPECT_EQ(ask(), 500);
+  EXPECT_EQ(health(), 503);
+  EXPECT_NE(get("/health")->response().body.find("device has failed"), std::string::npos);
 }
 
 TEST_F(ApiTest, WhatTheEndCutsIsNoFault) {
@@ -448,6 +520,34 @@ TEST_F(ApiTest, PagesOfOthersCanPostNothing) {
   EXPECT_EQ(status("application/x-www-form-urlencoded", ""), 200);  // curl -d
 }
 
+// A name that its owner can point at this machine is, to a browser, the origin of what is answered.
+TEST_F(ApiTest, OtherNamesOfThisMachineAreRefused) {
+  const auto status = [&](const std::string& host, const char* method = "GET") {
+    HttpRequest request{.method = method,
+                        .path = "/metrics",
+                        .query = "",
+                        .authorization = "",
+                        .content_type = "",
+                        .origin = "",
+                        .body = ""};
+    request.host = host;
+    return call(request)->response().status;
+  };
+  EXPECT_EQ(status("evil.example:8000"), 200);  // where --host says so
+  stop();
+  api_.reset();
+  scheduler_.reset();
+  options_.check_host = true;
+  options_.origins = {"https://Model.example"};
+  for (const char* own : {"127.0.0.1:8000", "192.168.1.7", "localhost", "LOCALHOST:8000", "[::1]:8000",
+                          "model.example", "model.example:443", ""})
+    EXPECT_EQ(status(own), 200) << own;
+  for (const char* other : {"evil.example", "evil.example:8000", "127.0.0.1.evil.example",
+                            "model.example.evil", "localhost.evil", "[::1", ":8000"})
+    EXPECT_EQ(status(other), 403) << other;
+  EXPECT_EQ(status("evil.example", "OPTIONS"), 403);
+}
+
 TEST_F(ApiTest, Keys) {
   options_.api_keys = {"one", "another"};
   EXPECT_EQ(get("/v1/models", "Bearer one")->response().status, 200);
@@ -492,6 +592,8 @@ TEST_F(ApiTest, TokenizeAndBack) {
   EXPECT_EQ(post("/tokenize", R"({"messages": [], "prompt": "a"})")->response().status, 400);
   EXPECT_EQ(post("/detokenize", R"({"tokens": [256, 104, 195, 169]})")->json(),
             Json::parse(R"({"prompt": "h\u00e9"})"));
+  EXPECT_EQ(post("/detokenize", R"({"tokens": [256, 104, 195, 169], "return_token_strs": true})")->json(),
+            Json({{"prompt", "h\u00e9"}, {"token_strs", json["token_strs"]}}));
   EXPECT_EQ(post("/detokenize", R"({"tokens": []})")->json()["prompt"], "");
   EXPECT_EQ(post("/detokenize", R"({"tokens": [258]})")->json()["error"]["param"], "tokens[0]");
 }
@@ -551,7 +653,8 @@ TEST_F(ApiTest, AClientThatHangsUpCancelsItsLook) {
   reply->hang_up();
   thread_ = std::thread([this] { scheduler_->run(); });
   EXPECT_EQ(post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})")->response().status, 200);
-  EXPECT_EQ(scheduler_->metrics().cancelled, 1);
+  EXPECT_EQ(model_->prefilled, 2);                // nothing of it was read
+  EXPECT_EQ(scheduler_->metrics().cancelled, 0);  // a look is no text
   EXPECT_EQ(reply->answers(), 0);
 }
 
@@ -560,6 +663,22 @@ TEST_F(ApiTest, MetricsCountWhatWasDone) {
   const HttpResponse response = get("/metrics")->response();
   EXPECT_TRUE(response.type.starts_with("text/plain; version=0.0.4"));
   EXPECT_NE(response.body.find("\ngsa_generation_tokens_total{model_name=\"tiny\"} 3\n"), std::string::npos);
+}
+
+// What a request has waited for a thread, and for its tokens, is part of what its client waits.
+TEST_F(ApiTest, LatenciesCountFromTheRequest) {
+  HttpRequest request{.method = "POST",
+                      .path = "/v1/completions",
+                      .query = "",
+                      .authorization = "",
+                      .content_type = "",
+                      .origin = "",
+                      .body = R"({"prompt": "ab", "max_tokens": 1})"};
+  request.received = std::chrono::steady_clock::now() - std::chrono::seconds(1000);
+  EXPECT_EQ(call(request)->response().status, 200);
+  const MetricsSnapshot metrics = scheduler_->metrics();
+  EXPECT_GE(metrics.first_token_seconds.sum(), 1000);
+  EXPECT_GE(metrics.request_seconds.sum(), 1000);
 }
 
 }  // namespace

@@ -215,6 +215,8 @@ std::vector<std::string> requests_in(const std::vector<std::string>& pieces) {
         }
         case RequestReader::Progress::refused:
           return requests;
+        case RequestReader::Progress::head:
+          break;
         default:
           more = false;
       }

@@ -39,6 +39,10 @@ TEST(HttpServer, HandsOverRequestsAndAnswers) {
   EXPECT_EQ(seen.origin, "http://o");
   EXPECT_EQ(seen.content_type, "application/json");
   EXPECT_EQ(seen.body, "body");
+  EXPECT_EQ(seen.host, "a");
+  const auto now = std::chrono::steady_clock::now();
+  EXPECT_LE(seen.received, now);
+  EXPECT_GT(seen.received, now - patience);
 }
 
 TEST(HttpServer, KeepsConnectionsAsTheVersionHasIt) {
@@ -109,6 +113,38 @@ TEST(HttpServer, SaysContinueToWhoWaitsForIt) {
   EXPECT_EQ(client.ask(expecting(11)).status, 413);
   HttpClient other(server.port());
   EXPECT_EQ(other.ask("GET / HTTP/1.1\r\nHost: a\r\nExpect: a miracle\r\n\r\n").status, 417);
+}
+
+// By its head, before its body and before anybody is told to send it; the rest of the connection is of no use then.
+TEST(HttpServer, RefusesByTheHead) {
+  HttpOptions options = test_options();
+  options.check = [](const HttpRequest& head) -> std::optional<HttpResponse> {
+    EXPECT_EQ(head.body, "");
+    if (head.authorization == "yes" || head.path == "/open") return std::nullopt;
+    return HttpResponse{.status = 401, .type = "text/plain", .body = "no", .headers = {{"X-Why", "key"}}};
+  };
+  TestServer server(echo, options);
+  const auto head = [](const std::string& fields) {
+    return "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n" + fields + "\r\n";
+  };
+  for (const char* fields :
+       {"", "Expect: 100-continue\r\n", "Expect: 100-continue\r\nAuthorization: yes!\r\n"}) {
+    HttpClient client(server.port());
+    const Answer refused = client.ask(head(fields));  // of which no body has been sent
+    EXPECT_EQ(refused.status, 401) << fields;
+    EXPECT_EQ(refused.body, "no");
+    EXPECT_TRUE(contains(refused.head, "\r\nX-Why: key\r\n"));
+    EXPECT_TRUE(contains(refused.head, "\r\nConnection: close\r\n"));
+    client.send("hello" + get("/open"));
+    EXPECT_EQ(client.rest(), "");
+  }
+  HttpClient chunked(server.port());
+  EXPECT_EQ(chunked.ask("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").status, 401);
+  HttpClient client(server.port());
+  EXPECT_EQ(client.ask(head("Authorization: yes\r\nExpect: 100-continue\r\n")).status, 100);
+  EXPECT_EQ(client.ask("hello").body, "POST /x? hello");
+  EXPECT_EQ(client.ask(head("Authorization: yes\r\n") + "hello").body, "POST /x? hello");
+  EXPECT_EQ(client.ask(get("/no-body")).body, "GET /no-body? ");  // the handler's business
 }
 
 TEST(HttpServer, LeavesOutBodiesWhereNoneMayBe) {
@@ -212,6 +248,23 @@ TEST(HttpServer, SaysWhyItCannotListen) {
   EXPECT_EQ(message(options), "it can");
   options.workers = 0;
   EXPECT_TRUE(contains(message(options), "argument 'workers': expected at least 1, got 0"));
+}
+
+// A port is taken before anybody listens at it; who listens first has it.
+TEST(HttpServer, TakesAPortBeforeItListens) {
+  HttpServer first(BoundPort(test_options()), test_options(), echo, plain_refusal);
+  EXPECT_FALSE(HttpClient(first.port()).connected);
+  HttpOptions options = test_options();
+  options.port = first.port();
+  HttpServer second(options, echo, plain_refusal);
+  first.start();
+  EXPECT_EQ(HttpClient(first.port()).ask(get("/")).status, 200);
+  try {
+    second.start();
+    FAIL() << "expected the port to be taken";
+  } catch (const Error& error) {
+    EXPECT_TRUE(contains(error.what(), "address already in use")) << error.what();
+  }
 }
 
 TEST(HttpServer, ListensOnIPv6) {

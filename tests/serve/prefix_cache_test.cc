@@ -83,8 +83,42 @@ TEST_F(PrefixCacheTest, PagesOfRunningTextsAreNotFreedByEviction) {
   EXPECT_EQ(cache_.idle(), 1);
   EXPECT_EQ(cache_.evict(3), 1);
   EXPECT_EQ(pool_->in_use(), 2);
+  // Nor are they forgotten: who begins with them finds them, now and when the text has ended.
+  EXPECT_EQ(cache_.find(true, tokens), running.pages());
   running.clear();
+  EXPECT_EQ(cache_.find(true, tokens).size(), 2U);
+  EXPECT_EQ(cache_.evict(3), 2);
   EXPECT_EQ(pool_->in_use(), 0);
+}
+
+// The end of a text whose beginning is another's: both were read side by side, and the other has ended.
+TEST_F(PrefixCacheTest, IdlePagesAboveUsedOnesAreFreed) {
+  leave(run(0, 8));
+  leave(run(100, 4));
+  std::vector<std::int32_t> own = {pool_->take(), pool_->take(), pool_->take()};
+  cache_.insert(true, run(0, 12), own);
+  EXPECT_EQ(cache_.pages(), 4);
+  EXPECT_EQ(cache_.idle(), 3);
+  EXPECT_EQ(cache_.evict(1), 1);  // not by way of the page that is in use
+  EXPECT_EQ(cache_.find(true, run(0, 12)).size(), 3U);
+  EXPECT_EQ(cache_.evict(2), 2);
+  EXPECT_EQ(cache_.pages(), 0);
+  for (const std::int32_t page : own) pool_->release(page);
+  EXPECT_EQ(pool_->in_use(), 0);
+}
+
+// What is idle goes first, although it was used after what a text still has.
+TEST_F(PrefixCacheTest, TheLimitKeepsWhatTextsUse) {
+  PrefixCache small(pool_, 3);
+  const Pages used = {pool_->take(), pool_->take()}, idle = {pool_->take()};
+  small.insert(true, run(0, 8), used);
+  small.insert(true, run(100, 4), idle);
+  pool_->release(idle[0]);
+  const Pages more = {pool_->take()};
+  EXPECT_EQ(small.insert(true, run(200, 4), more), 1);
+  EXPECT_EQ(small.find(true, run(0, 8)), used);
+  EXPECT_TRUE(small.find(true, run(100, 4)).empty());
+  for (const std::int32_t page : {used[0], used[1], more[0]}) pool_->release(page);
 }
 
 TEST_F(PrefixCacheTest, HoldsNoMorePagesThanItMay) {

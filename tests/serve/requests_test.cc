@@ -149,8 +149,11 @@ TEST_F(Requests, NullIsAbsent) {
 TEST_F(Requests, PromptsTimesNInOrder) {
   const auto texts = texts_of(completion(R"({"prompt": [[1], [2]], "n": 2})"));
   ASSERT_EQ(texts.size(), 4U);
-  EXPECT_EQ(texts[1].prompt, (TokenIds{1}));
-  EXPECT_EQ(texts[2].prompt, (TokenIds{2}));
+  const auto prompt = [&](std::size_t i) { return texts[i].prompt.span(); };
+  EXPECT_EQ(TokenIds(prompt(1).begin(), prompt(1).end()), (TokenIds{1}));
+  EXPECT_EQ(TokenIds(prompt(2).begin(), prompt(2).end()), (TokenIds{2}));
+  EXPECT_EQ(prompt(0).data(), prompt(1).data());  // samples of one prompt hold it once
+  EXPECT_NE(prompt(1).data(), prompt(2).data());
   EXPECT_EQ(texts[2].sampling.stream, 0U);
 }
 
@@ -293,12 +296,38 @@ TEST_F(Requests, BadBodies) {
                       "numbers up to 1.8e308, got 1e999"},
                      {R"({"prompt": "a", "temperature": NaN})", "", "invalid_json", "request body"},
                  });
-  options_.max_depth = 3;
+  options_.json.depth = 3;
   expect_refused(parse, {{R"({"prompt": "a", "x": [[[]]]})", "", "invalid_json", "at most 3 levels"}});
   EXPECT_NO_THROW(
       completion(R"({"prompt": "[[[[{{\"", "x": [[]], "y": [[]]})"));  // brackets in a text are none
-  options_.max_depth = 64;
+  options_.json.depth = 64;
   EXPECT_THROW(completion(std::string(100000, '[')), RequestError);
+}
+
+// Before they take thirty times the memory of the body.
+TEST_F(Requests, ValuesOfABodyAreCounted) {
+  const auto parse = [&](const std::string& body) { return completion(body); };
+  options_.json.values = 8;
+  // Seven numbers and what is like them, two lists and the object.
+  const std::string ten = R"({"x": [1, 2, 3, true, null], "prompt": [1, 2)";
+  expect_refused(parse, {{ten + "]}", "", "invalid_json", "at most 8 values"}});
+  options_.json.values = 10;
+  EXPECT_EQ(parse(ten + "]}").prompts[0].size(), 2U);
+  options_.json = {.nodes = 6};
+  EXPECT_NO_THROW(parse(R"({"prompt": "a, \"b\", [c], {d}", "x": [[]]})"));
+  expect_refused(parse, {{R"({"prompt": "a", "x": [[], []]})", "", "invalid_json", "at most 6 strings"},
+                         {R"({"prompt": "a", "x": [{}, {}]})", "", "invalid_json", "at most 6 strings"},
+                         {R"({"prompt": "a", "x": ["", ""]})", "", "invalid_json", "at most 6 strings"}});
+  // Half a million tokens pass, as many lists do not.
+  options_.json = {};
+  std::string ids = "1", lists = "[]";
+  for (int i = 0; i < 500'000; ++i) {
+    ids += ",1";
+    lists += ",[]";
+  }
+  expect_refused(parse,
+                 {{R"({"prompt": [)" + ids + "]}", "prompt", "context_length_exceeded", "maximum context"},
+                  {R"({"prompt": "a", "x": [)" + lists + "]}", "", "invalid_json", "lists and objects"}});
 }
 
 TEST_F(Requests, ChatsAreRead) {

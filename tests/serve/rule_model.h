@@ -123,6 +123,8 @@ class RuleModel : public Model {
 
   std::atomic<std::int64_t> prefilled = 0;  // tokens, in all
   std::atomic<bool> fail_next = false;      // the next pass throws
+  std::atomic<bool> fail_all = false;       // every pass does,
+  std::atomic<bool> lost = false;           // saying that no other will succeed
   // Microseconds that the passes from one step to the next should have taken; what the machine adds is not counted.
   std::atomic<std::chrono::microseconds::rep> longest_turn = 0;
 
@@ -133,7 +135,8 @@ class RuleModel : public Model {
   }
 
   void fail() {
-    if (fail_next.exchange(false)) throw Error("RuleModel: the pass failed");
+    if (lost) throw ModelLost("RuleModel: the model is lost");
+    if (fail_all || fail_next.exchange(false)) throw Error("RuleModel: the pass failed");
   }
 
   void append(Sequence& sequence, std::int64_t token) {

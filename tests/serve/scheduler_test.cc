@@ -239,6 +239,39 @@ TEST(Scheduler, ThePrefixCacheKeepsWithinItsLimit) {
   EXPECT_EQ(run.scheduler.metrics().evicted_pages, 30 * 8 - 20);
 }
 
+// A writes for long behind a prompt of 64 pages, B ends and leaves 40, C needs 60 of 160: B's go for that, and D finds
+// A's prompt.
+TEST(Scheduler, PagesOfRunningTextsStayInThePrefixCache) {
+  Running run({.capacity = 160, .a_step = 1ms});
+  const Tokens prompt = prompt_of(1, 64 * 8);
+  const auto a = run.submit(prompt, 760);
+  a->wait_for_tokens(1);
+  run.submit(prompt_of(2, 40 * 8), 1)->wait();
+  EXPECT_EQ(run.submit(prompt_of(3, 60 * 8), 1)->wait().usage_.cached_tokens, 0);
+  EXPECT_GT(run.scheduler.metrics().evicted_pages, 0);
+  EXPECT_FALSE(a->over());
+  EXPECT_EQ(run.submit(prompt, 1)->wait().usage_.cached_tokens, 63 * 8);
+  run.scheduler.cancel(run.record_ids.front());
+  run.expect_no_leak();
+}
+
+TEST(Scheduler, SharedPagesAreHeldOnce) {
+  Running run({.a_step = 1ms});
+  const Tokens prompt = prompt_of(1, 80);
+  std::vector<std::shared_ptr<Record>> texts;
+  for (int i = 0; i < 4; ++i) texts.push_back(run.submit(prompt, 3000));
+  MetricsSnapshot metrics;
+  while ((metrics = run.scheduler.metrics()).writing < 4) std::this_thread::sleep_for(1ms);
+  const std::int64_t held = metrics.pages_held;
+  // Nine pages of the prompt are everybody's, what is behind them each text's own.
+  std::int64_t most = 9;
+  for (const auto& text : texts) most += static_cast<std::int64_t>(80 + text->tokens()) / 8 + 1 - 9;
+  EXPECT_GE(held, 9 + 4);
+  EXPECT_LE(held, most);
+  for (const TextId id : run.record_ids) run.scheduler.cancel(id);
+  run.expect_no_leak();
+}
+
 // As much of it as may be kept; nobody waits for what will not be there.
 TEST(Scheduler, WhatSeveralBeginWithMayBeMoreThanTheLimit) {
   Running run({.a_step = 100us}, {.max_prefix_pages = 20});
@@ -396,6 +429,25 @@ TEST(Scheduler, AFailedPassFailsItsTextsAlone) {
   run.expect_no_leak();
 }
 
+TEST(Scheduler, LooksThatFailAreNoTexts) {
+  RuleModel model;
+  const auto tokenizer = data::byte_tokenizer();
+  Scheduler scheduler(model, *tokenizer);
+  int failures = 0;
+  for (int i = 0; i < 2; ++i) {
+    scheduler.look(
+        prompt_of(1, 30), 20, [](const infer::Look&) { ADD_FAILURE(); },
+        [&](const std::string&) { ++failures; });
+  }
+  const auto text = std::make_shared<Record>();
+  scheduler.submit({.prompt = prompt_of(2, 30), .max_tokens = 1}, text);
+  scheduler.stop(0s);
+  scheduler.run();
+  EXPECT_EQ(failures, 2);
+  EXPECT_EQ(text->wait().text_, "");
+  EXPECT_EQ(scheduler.metrics().failed, 1);
+}
+
 TEST(Scheduler, StopLetsTextsEndOrCutsThem) {
   {
     Running run({.a_step = 200us});
@@ -510,7 +562,7 @@ TEST(Scheduler, CancelledLooksAreNotComputed) {
   run.scheduler.cancel(run.scheduler.look(prompt_of(2, 500), 400, never, never));
   run.scheduler.cancel(run.record_ids.front());
   run.submit(prompt_of(3, 5), 1)->wait();
-  EXPECT_EQ(run.scheduler.metrics().cancelled, 2);
+  EXPECT_EQ(run.scheduler.metrics().cancelled, 1);  // a look is no text
   EXPECT_LT(run.model.prefilled, 400);
   run.expect_no_leak();
 }

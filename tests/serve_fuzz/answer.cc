@@ -120,7 +120,7 @@ bool known_failure(const std::string& text, bool stopping) {
 
 void check_events(const Answer& answer, bool stopping) {
   std::string_view rest = answer.body;
-  bool ended = false;
+  bool ended = false, failed = false;
   while (!rest.empty()) {
     const std::size_t end = rest.find("\n\n");
     if (ended || !rest.starts_with("data: ") || end == std::string_view::npos)
@@ -131,16 +131,17 @@ void check_events(const Answer& answer, bool stopping) {
       ended = true;
       continue;
     }
+    if (failed) throw Finding(concat("events: expected [DONE] behind an error, got ", data));
     const Json json = parsed(data);
     if (json.contains("error")) {
       check_error(json, answer);
       if (!known_failure(data, stopping)) throw Finding(concat("a stream ended by ", data));
-      ended = true;
+      failed = true;
     } else if (!json.contains("choices") || !json["choices"].is_array()) {
       throw Finding(concat("an event without choices: ", data));
     }
   }
-  if (!ended) throw Finding("a stream without its last event");
+  if (!ended) throw Finding("a stream without [DONE]");
 }
 
 }  // namespace

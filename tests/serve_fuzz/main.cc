@@ -112,6 +112,7 @@ struct Server {
     options.idle = std::chrono::milliseconds(1500);
     options.receive = std::chrono::milliseconds(700);
     options.send = std::chrono::milliseconds(300);
+    options.check = [this](const HttpRequest& head) { return api.check(head); };
     options.log = [this](const std::string& line) {
       const std::lock_guard lock(mutex);
       logged.push_back(line);

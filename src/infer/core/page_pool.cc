@@ -11,6 +11,7 @@ void PagePool::grow(std::int64_t capacity) {
   assert(capacity >= this->capacity());
   const std::int64_t before = this->capacity();
   users_.resize(static_cast<std::size_t>(capacity), 0);
+  keepers_.resize(static_cast<std::size_t>(capacity), 0);
   std::vector<std::int32_t> pages;
   pages.reserve(static_cast<std::size_t>(capacity));
   // New pages go below the free ones of before, highest first, so that low pages are used first.
@@ -28,15 +29,41 @@ std::int32_t PagePool::take() {
   return page;
 }
 
-void PagePool::share(std::int32_t page) {
+// Counts idle pages along.
+template <typename Change>
+void PagePool::change(std::int32_t page, Change change) {
   assert(users(page) > 0);
-  ++users_[static_cast<std::size_t>(page)];
+  idle_ -= is_idle(page) ? 1 : 0;
+  change(static_cast<std::size_t>(page));
+  idle_ += is_idle(page) ? 1 : 0;
+  // grow() made room for every page, so that letting go cannot fail.
+  if (users(page) == 0) free_.push_back(page);
+}
+
+void PagePool::share(std::int32_t page) {
+  change(page, [&](std::size_t at) { ++users_[at]; });
 }
 
 void PagePool::release(std::int32_t page) {
-  assert(users(page) > 0);
-  // grow() made room for every page, so that letting go cannot fail.
-  if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);
+  change(page, [&](std::size_t at) {
+    assert(users_[at] > keepers_[at]);
+    --users_[at];
+  });
+}
+
+void PagePool::keep(std::int32_t page) {
+  change(page, [&](std::size_t at) {
+    ++users_[at];
+    ++keepers_[at];
+  });
+}
+
+void PagePool::unkeep(std::int32_t page) {
+  change(page, [&](std::size_t at) {
+    assert(keepers_[at] > 0);
+    --users_[at];
+    --keepers_[at];
+  });
 }
 
 Sequence::Sequence(Sequence&& other) noexcept

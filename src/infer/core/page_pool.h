@@ -10,7 +10,8 @@
 namespace gsa::infer {
 
 // Pages 0 .. capacity - 1. A page in use has one user or several (a common prefix); it is free again when the
-// last one lets go of it.
+// last one lets go of it. A keeper is a user that only holds a page for others to come: a page that has no other users
+// is idle.
 class PagePool {
  public:
   explicit PagePool(std::int64_t page_size) : page_size_(page_size) {}
@@ -26,9 +27,21 @@ class PagePool {
   void release(std::int32_t page);   // one user less
   std::int32_t users(std::int32_t page) const { return users_[static_cast<std::size_t>(page)]; }
 
+  void keep(std::int32_t page);    // one user more, a keeper
+  void unkeep(std::int32_t page);  // one keeper less
+  bool is_idle(std::int32_t page) const {
+    const auto at = static_cast<std::size_t>(page);
+    return users_[at] > 0 && users_[at] == keepers_[at];
+  }
+  std::int64_t idle() const { return idle_; }  // pages
+
  private:
   std::int64_t page_size_;
-  std::vector<std::int32_t> users_;
+  template <typename Change>
+  void change(std::int32_t page, Change change);
+
+  std::vector<std::int32_t> users_, keepers_;  // keepers are users, too
+  std::int64_t idle_ = 0;
   std::vector<std::int32_t> free_;  // the next one to take at the back: the lowest of a new pool
 };
 

@@ -106,11 +106,23 @@ void Sampler::check(std::span<const float> logits) const {
   }
 }
 
-void Sampler::penalise(std::span<const float> logits) {
-  logits_.assign(logits.begin(), logits.begin() + drawable_);
+// What a draw needs beside the sampler: a megabyte and more for a large vocabulary. Each thread that draws keeps one,
+// so that texts, of which a server has hundreds, need not.
+struct Sampler::Scratch {
+  static Scratch& of_this_thread() {
+    thread_local Scratch own;
+    return own;
+  }
+
+  std::vector<double> logits;         // of the tokens that may be drawn, with the penalty
+  std::vector<Candidate> candidates;  // that are left of them
+};
+
+void Sampler::penalise(std::span<const float> logits, Scratch& scratch) const {
+  scratch.logits.assign(logits.begin(), logits.begin() + drawable_);
   if (options_.repetition_penalty == 1) return;
   for (const std::int32_t id : seen_ids_) {
-    double& logit = logits_[static_cast<std::size_t>(id)];
+    double& logit = scratch.logits[static_cast<std::size_t>(id)];
     logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
   }
 }
@@ -118,71 +130,73 @@ void Sampler::penalise(std::span<const float> logits) {
 double Sampler::weight(double logit) const { return weight_of(logit, highest_, options_.temperature); }
 
 // The tokens whose logits are at least so high, by id.
-void Sampler::gather(double lowest) {
-  candidates_.clear();
-  for (std::size_t i = 0; i < logits_.size(); ++i) {
-    if (logits_[i] >= lowest) candidates_.push_back({logits_[i], static_cast<std::int32_t>(i)});
+void Sampler::gather(double lowest, Scratch& scratch) {
+  scratch.candidates.clear();
+  for (std::size_t i = 0; i < scratch.logits.size(); ++i) {
+    if (scratch.logits[i] >= lowest)
+      scratch.candidates.push_back({scratch.logits[i], static_cast<std::int32_t>(i)});
   }
 }
 
-void Sampler::keep_top_k() {
+void Sampler::keep_top_k(Scratch& scratch) const {
   const auto k = static_cast<std::size_t>(options_.top_k);
   deepen(4, [&](double depth) {
-    gather(highest_ - depth);
-    return candidates_.size() >= k;
+    gather(highest_ - depth, scratch);
+    return scratch.candidates.size() >= k;
   });
-  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(k);
-  std::nth_element(candidates_.begin(), end, candidates_.end(), more_likely);
-  candidates_.erase(end, candidates_.end());
+  const auto end = scratch.candidates.begin() + static_cast<std::ptrdiff_t>(k);
+  std::nth_element(scratch.candidates.begin(), end, scratch.candidates.end(), more_likely);
+  scratch.candidates.erase(end, scratch.candidates.end());
 }
 
 // all: of every token; else of the candidates.
-void Sampler::keep_top_p(bool all) {
-  const auto of_candidates = [&](std::size_t i) { return weight(candidates_[i].logit); };
+void Sampler::keep_top_p(bool all, Scratch& scratch) const {
+  const auto of_candidates = [&](std::size_t i) { return weight(scratch.candidates[i].logit); };
   double wanted = 0;
   if (all) {
-    wanted = options_.top_p * sum_of(logits_.size(), [logits = logits_.data(), highest = highest_,
-                                                      temperature = options_.temperature](std::size_t i) {
-               return weight_of(logits[i], highest, temperature);
-             });
+    wanted =
+        options_.top_p * sum_of(scratch.logits.size(), [logits = scratch.logits.data(), highest = highest_,
+                                                        temperature = options_.temperature](std::size_t i) {
+          return weight_of(logits[i], highest, temperature);
+        });
     deepen(4 * options_.temperature, [&](double depth) {
-      gather(highest_ - depth);
-      return sum_of(candidates_.size(), of_candidates) > wanted * (1 + 1e-9);  // in any order
+      gather(highest_ - depth, scratch);
+      return sum_of(scratch.candidates.size(), of_candidates) > wanted * (1 + 1e-9);  // in any order
     });
   } else {
-    wanted = options_.top_p * sum_of(candidates_.size(), of_candidates);
+    wanted = options_.top_p * sum_of(scratch.candidates.size(), of_candidates);
   }
   // A heap gives up its most likely ones first; usually few are needed.
   const auto less_likely = [](const Candidate& a, const Candidate& b) { return more_likely(b, a); };
-  std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
-  auto rest = candidates_.end();
-  for (double sum = 0; rest != candidates_.begin() && sum < wanted;) {
-    std::pop_heap(candidates_.begin(), rest, less_likely);
+  std::make_heap(scratch.candidates.begin(), scratch.candidates.end(), less_likely);
+  auto rest = scratch.candidates.end();
+  for (double sum = 0; rest != scratch.candidates.begin() && sum < wanted;) {
+    std::pop_heap(scratch.candidates.begin(), rest, less_likely);
     sum += weight((--rest)->logit);
   }
-  candidates_.erase(candidates_.begin(), rest);
+  scratch.candidates.erase(scratch.candidates.begin(), rest);
 }
 
-std::int32_t Sampler::draw() {
+std::int32_t Sampler::draw(Scratch& scratch) const {
   const bool top_k = options_.top_k > 0 && options_.top_k < drawable_;
-  if (!top_k && options_.top_p == 1 && options_.min_p == 0) return draw_of_all();
-  if (top_k) keep_top_k();
-  if (options_.top_p < 1) keep_top_p(!top_k);
+  if (!top_k && options_.top_p == 1 && options_.min_p == 0) return draw_of_all(scratch);
+  if (top_k) keep_top_k(scratch);
+  if (options_.top_p < 1) keep_top_p(!top_k, scratch);
   if (options_.min_p > 0) {
     // Somewhat deeper than the bound, whose logarithm is rounded.
     if (!top_k && options_.top_p == 1) {
-      gather(highest_ + (std::log(options_.min_p) - 1e-6) * options_.temperature);
+      gather(highest_ + (std::log(options_.min_p) - 1e-6) * options_.temperature, scratch);
     }
-    std::erase_if(candidates_, [&](const Candidate& c) { return weight(c.logit) < options_.min_p; });
+    std::erase_if(scratch.candidates, [&](const Candidate& c) { return weight(c.logit) < options_.min_p; });
   }
-  std::sort(candidates_.begin(), candidates_.end(),
+  std::sort(scratch.candidates.begin(), scratch.candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   double total = 0;
-  for (Candidate& c : candidates_) total += c.logit = weight(c.logit);
+  for (Candidate& c : scratch.candidates) total += c.logit = weight(c.logit);
   const double target = philox_uniform(options_.seed, options_.stream, step_) * total;
   double sum = 0;
   std::int32_t drawn = 0;
-  for (const Candidate& c : candidates_) {
+  for (const Candidate& c : scratch.candidates) {
     if (c.logit == 0) continue;  // too unlikely for a number
     drawn = c.id;
     sum += c.logit;
@@ -192,27 +206,27 @@ std::int32_t Sampler::draw() {
 }
 
 // Without filters: sums of blocks of tokens first, then the one block that the draw falls into.
-std::int32_t Sampler::draw_of_all() {
+std::int32_t Sampler::draw_of_all(Scratch& scratch) const {
   constexpr std::size_t kBlock = 512;
   const double highest = highest_, temperature = options_.temperature;
-  for (double& logit : logits_) logit = weight_of(logit, highest, temperature);
+  for (double& logit : scratch.logits) logit = weight_of(logit, highest, temperature);
   const auto sum_from = [&](std::size_t begin) {
-    return sum_of(std::min(kBlock, logits_.size() - begin),
-                  [&](std::size_t i) { return logits_[begin + i]; });
+    return sum_of(std::min(kBlock, scratch.logits.size() - begin),
+                  [&](std::size_t i) { return scratch.logits[begin + i]; });
   };
   double total = 0;
-  for (std::size_t i = 0; i < logits_.size(); i += kBlock) total += sum_from(i);
+  for (std::size_t i = 0; i < scratch.logits.size(); i += kBlock) total += sum_from(i);
   const double target = philox_uniform(options_.seed, options_.stream, step_) * total;
   double sum = 0;
   std::size_t drawn = 0;
-  for (std::size_t begin = 0; begin < logits_.size(); begin += kBlock) {
+  for (std::size_t begin = 0; begin < scratch.logits.size(); begin += kBlock) {
     const double after = sum + sum_from(begin);
-    const std::size_t end = std::min(begin + kBlock, logits_.size());
-    if (after > target || end == logits_.size()) {
+    const std::size_t end = std::min(begin + kBlock, scratch.logits.size());
+    if (after > target || end == scratch.logits.size()) {
       for (std::size_t i = begin; i < end; ++i) {
-        if (logits_[i] == 0) continue;  // too unlikely for a number
+        if (scratch.logits[i] == 0) continue;  // too unlikely for a number
         drawn = i;
-        sum += logits_[i];
+        sum += scratch.logits[i];
         if (sum > target) return static_cast<std::int32_t>(drawn);
       }
     }
@@ -226,11 +240,12 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   if (greedy && options_.repetition_penalty == 1) {
     return static_cast<std::int32_t>(first_highest(logits.first(static_cast<std::size_t>(drawable_))));
   }
-  penalise(logits);
-  const std::size_t most_likely = first_highest(std::span<const double>(logits_));
+  Scratch& scratch = Scratch::of_this_thread();
+  penalise(logits, scratch);
+  const std::size_t most_likely = first_highest(std::span<const double>(scratch.logits));
   if (greedy) return static_cast<std::int32_t>(most_likely);
-  highest_ = logits_[most_likely];
-  return draw();
+  highest_ = scratch.logits[most_likely];
+  return draw(scratch);
 }
 
 SampledToken Sampler::sample(std::span<const float> logits) {

@@ -82,6 +82,7 @@ class Sampler {
     double logit;
     std::int32_t id;
   };
+  struct Scratch;
 
   static bool more_likely(const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -89,13 +90,13 @@ class Sampler {
 
   void check(std::span<const float> logits) const;
   std::int32_t next(std::span<const float> logits);
-  void penalise(std::span<const float> logits);
+  void penalise(std::span<const float> logits, Scratch& scratch) const;
   double weight(double logit) const;
-  void gather(double lowest);
-  void keep_top_k();
-  void keep_top_p(bool all);
-  std::int32_t draw();
-  std::int32_t draw_of_all();
+  static void gather(double lowest, Scratch& scratch);
+  void keep_top_k(Scratch& scratch) const;
+  void keep_top_p(bool all, Scratch& scratch) const;
+  std::int32_t draw(Scratch& scratch) const;
+  std::int32_t draw_of_all(Scratch& scratch) const;
 
   SamplingOptions options_;
   std::int64_t drawable_;
@@ -103,8 +104,6 @@ class Sampler {
   std::vector<bool> seen_;
   std::vector<std::int32_t> seen_ids_;  // each once
   double highest_ = 0;
-  std::vector<double> logits_;         // of the tokens that may be drawn, with the penalty; kept between
-  std::vector<Candidate> candidates_;  // steps: a vocabulary is large
 };
 
 }  // namespace gsa::infer

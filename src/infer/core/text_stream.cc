@@ -1,6 +1,7 @@
 #include "infer/core/text_stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/utf8.h"
 #include "gsa/error.h"
@@ -9,17 +10,6 @@ namespace gsa::infer {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-// The longest end of `text` with which one of the stop strings begins.
-std::size_t held_length(std::string_view text, const std::vector<std::string>& stops) {
-  std::size_t longest = 0;
-  for (const std::string& stop : stops) {
-    for (std::size_t n = std::min(text.size(), stop.size() - 1); n > longest; --n) {
-      if (text.ends_with(std::string_view(stop).substr(0, n))) longest = n;
-    }
-  }
-  return longest;
-}
 
 }  // namespace
 
@@ -49,14 +39,30 @@ bool is_empty_text(const data::Tokenizer& tokenizer, std::span<const std::int64_
   });
 }
 
-TextStream::TextStream(const data::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start)
-    : tokenizer_(tokenizer), stops_(std::move(stops)), at_start_(at_start) {
-  for (const std::string& stop : stops_) {
-    if (stop.empty()) bad_argument("generate", "stop", "a text", "an empty one");
+StopMatcher::StopMatcher(std::string stop) : stop_(std::move(stop)), shorter_(stop_.size() + 1, 0) {
+  for (std::size_t end = 1, length = 0; end < stop_.size(); ++end) {
+    while (length > 0 && stop_[end] != stop_[length]) length = shorter_[length];
+    if (stop_[end] == stop_[length]) ++length;
+    shorter_[end + 1] = length;
   }
+}
+
+bool StopMatcher::push(char byte) {
+  if (matched_ == stop_.size()) matched_ = shorter_[matched_];
+  while (matched_ > 0 && stop_[matched_] != byte) matched_ = shorter_[matched_];
+  if (stop_[matched_] == byte) ++matched_;
+  return matched_ == stop_.size();
+}
+
+TextStream::TextStream(const data::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start)
+    : tokenizer_(tokenizer), at_start_(at_start) {
   // Of those that end at the same place the longest is found first.
-  std::stable_sort(stops_.begin(), stops_.end(),
+  std::stable_sort(stops.begin(), stops.end(),
                    [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+  for (std::string& stop : stops) {
+    if (stop.empty()) bad_argument("generate", "stop", "a text", "an empty one");
+    stops_.emplace_back(std::move(stop));
+  }
 }
 
 std::string TextStream::push(std::int32_t id) {
@@ -77,18 +83,21 @@ std::string TextStream::finish() {
 
 std::string TextStream::release(const std::string& text) {
   if (stopped()) return "";
-  for (const char c : text) {
-    held_ += c;
+  held_ += text;
+  std::size_t kept = 0;  // of the bytes so far, their end with which a stop string begins
+  for (std::size_t at = held_.size() - text.size(); at < held_.size(); ++at) {
+    kept = 0;
     for (std::size_t i = 0; i < stops_.size(); ++i) {
-      if (!held_.ends_with(stops_[i])) continue;
-      stop_ = i;
-      const std::string shown = held_.substr(0, held_.size() - stops_[i].size());
-      held_.clear();
-      return shown;
+      if (stops_[i].push(held_[at])) {
+        stop_ = i;
+        held_.resize(at + 1 - stops_[i].text().size());
+        return std::exchange(held_, {});
+      }
+      kept = std::max(kept, stops_[i].matched());
     }
   }
-  const std::size_t kept = held_length(held_, stops_);
-  const std::string shown = held_.substr(0, held_.size() - kept);
+  if (text.empty()) return "";
+  std::string shown = held_.substr(0, held_.size() - kept);
   held_.erase(0, shown.size());
   return shown;
 }

@@ -35,6 +35,23 @@ class Utf8Stream {
 // Whether tokens give no text, so that what is written behind them is a text's beginning.
 bool is_empty_text(const data::Tokenizer& tokenizer, std::span<const std::int64_t> ids);
 
+// Looks for a text among bytes as they come, each in constant time on average, however long it is and whatever it
+// repeats (Knuth, Morris and Pratt).
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::string stop);
+
+  bool push(char byte);                             // true: the bytes end with it
+  std::size_t matched() const { return matched_; }  // so much of its beginning the bytes end with, at most
+  const std::string& text() const { return stop_; }
+
+ private:
+  std::string stop_;
+  // By a length of its beginning: that of the longest shorter beginning with which that one ends.
+  std::vector<std::size_t> shorter_;
+  std::size_t matched_ = 0;
+};
+
 class TextStream {
  public:
   // The tokenizer must outlive the stream. at_start: the first token begins a text (no prompt before it);
@@ -47,13 +64,13 @@ class TextStream {
   std::string finish();
 
   bool stopped() const { return stop_.has_value(); }
-  const std::string& stop() const { return stops_[stop_.value()]; }  // the one that was found
+  const std::string& stop() const { return stops_[stop_.value()].text(); }  // the one that was found
 
  private:
   std::string release(const std::string& text);
 
   const data::Tokenizer& tokenizer_;
-  std::vector<std::string> stops_;
+  std::vector<StopMatcher> stops_;  // the longest first
   bool at_start_;
   Utf8Stream characters_;
   std::string held_;  // the beginning of a stop string, perhaps

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <span>
 
 #include "infer/core/look_json.h"
 #include "infer/core/text_stream.h"
@@ -57,14 +58,37 @@ std::string unescaped(std::string_view text) {
   return plain;
 }
 
-// "http://127.0.0.1:8000", "http://[::1]", "http://localhost:8000".
-bool names_this_machine(const std::string& origin) {
+// "http://127.0.0.1:8000" to "127.0.0.1:8000"; empty where there is no scheme.
+std::string without_scheme(const std::string& origin) {
   const std::size_t scheme = origin.find("://");
-  if (scheme == std::string::npos) return false;
-  std::string host = origin.substr(scheme + 3);
-  if (host.starts_with('[')) return host.find(']') != std::string::npos;
-  host = lower(host.substr(0, host.find(':')));
+  return scheme == std::string::npos ? "" : origin.substr(scheme + 3);
+}
+
+// "Model.example:443" to "model.example".
+std::string without_port(const std::string& host) {
+  if (host.starts_with('[')) return lower(host.substr(0, host.find(']') + 1));
+  return lower(host.substr(0, host.find(':')));
+}
+
+// "127.0.0.1:8000", "[::1]", "localhost": nothing that a site could let point to this machine.
+bool names_this_machine(const std::string& host_and_port) {
+  const std::string host = without_port(host_and_port);
+  if (host.starts_with('[')) return host.ends_with(']');
   return host == "localhost" || (!host.empty() && host.find_first_not_of("0123456789.") == std::string::npos);
+}
+
+// A base URL that ends in a slash, or has one too many.
+std::string plain_path(std::string path) {
+  while (path.starts_with("//")) path.erase(0, 1);
+  if (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+HttpResponse response_of(const RequestError& error) {
+  HttpResponse response =
+      json_response(error_json(error.status(), error.what(), error.param(), error.code()), error.status());
+  if (error.status() == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
 }
 
 // More texts than may wait are refused by the field that asks for them.
@@ -96,6 +120,7 @@ class Api::Impl {
   ~Impl() { worker_->close(); }
 
   void handle(HttpRequest request, const Reply& reply);
+  std::optional<HttpResponse> check(const HttpRequest& request) const;
   void stopping() { *stopping_ = true; }
   void drain() { worker_->close(); }
 
@@ -105,9 +130,14 @@ class Api::Impl {
     const char* path;  // one that ends in '/', but "/": what begins with it
     bool open;         // without a key
     void (Impl::*run)(const HttpRequest&, const Reply&);
+
+    bool reads() const { return method == std::string_view("GET"); }
+    std::string allow() const { return reads() ? "GET, HEAD, OPTIONS" : "POST, OPTIONS"; }
   };
   static const std::vector<Route>& routes();
+  static const Route* route_of(const std::string& path);
 
+  void check_host(const HttpRequest& request) const;
   void check_origin(const HttpRequest& request) const;
   void check_key(const HttpRequest& request) const;
   void check_type(const HttpRequest& request) const;
@@ -117,11 +147,13 @@ class Api::Impl {
   }
   CallHost call_host() const { return {scheduler_, tokenizer_, options_.model, worker_, stopping_}; }
   OrderedJson model_json() const;
+  OrderedJson strings_of(std::span<const std::int64_t> ids) const;
 
   void models(const HttpRequest& request, const Reply& reply);
   void model(const HttpRequest& request, const Reply& reply);
   void completions(const HttpRequest& request, const Reply& reply);
   void chat(const HttpRequest& request, const Reply& reply);
+  void answer(const HttpRequest& request, CompletionRequest completion, const Reply& reply);
   void tokenize(const HttpRequest& request, const Reply& reply);
   void detokenize(const HttpRequest& request, const Reply& reply);
   void health(const HttpRequest& request, const Reply& reply);
@@ -155,44 +187,73 @@ const std::vector<Api::Impl::Route>& Api::Impl::routes() {
   return all;
 }
 
-void Api::Impl::handle(HttpRequest request, const Reply& reply) {
-  // A base URL that ends in a slash, or has one too many.
-  while (request.path.starts_with("//")) request.path.erase(0, 1);
-  if (request.path.size() > 1 && request.path.ends_with('/')) request.path.pop_back();
+const Api::Impl::Route* Api::Impl::route_of(const std::string& asked) {
+  const std::string path = plain_path(asked);
   const Route* found = nullptr;
   for (const Route& route : routes()) {
-    const std::string_view path = route.path;
-    const bool prefix = path.size() > 1 && path.ends_with('/');
-    const bool below = prefix && request.path.size() > path.size() && request.path.starts_with(path);
-    if (below || (!prefix && request.path == path)) found = &route;
+    const std::string_view own = route.path;
+    const bool prefix = own.size() > 1 && own.ends_with('/');
+    const bool below = prefix && path.size() > own.size() && path.starts_with(own);
+    if (below || (!prefix && path == own)) found = &route;
   }
-  if (found == nullptr) {
-    return reply->send(Api::refusal(404, concat("Unknown path: ", request.method, " ", request.path)));
+  return found;
+}
+
+std::optional<HttpResponse> Api::Impl::check(const HttpRequest& request) const {
+  const Route* route = route_of(request.path);
+  if (route == nullptr) {
+    return Api::refusal(404, concat("Unknown path: ", request.method, " ", plain_path(request.path)));
   }
-  const bool reads = found->method == std::string_view("GET");
-  const std::string allow = reads ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+  // The HTTP server keeps a body back from who asks for the head.
+  const bool allowed = request.method == route->method || request.method == "OPTIONS" ||
+                       (route->reads() && request.method == "HEAD");
+  if (!allowed) {
+    HttpResponse response = Api::refusal(
+        405, concat("Method ", request.method, " is not allowed for ", plain_path(request.path)));
+    response.headers.emplace_back("Allow", route->allow());
+    return response;
+  }
+  try {
+    check_host(request);
+    if (request.method == "OPTIONS") return std::nullopt;
+    check_origin(request);
+    if (!route->open) check_key(request);
+    if (request.method == "POST") check_type(request);
+  } catch (const RequestError& error) {
+    return response_of(error);
+  }
+  return std::nullopt;
+}
+
+void Api::Impl::handle(HttpRequest request, const Reply& reply) {
+  if (auto refused = check(request)) return reply->send(std::move(*refused));
+  const Route& route = *route_of(request.path);
   if (request.method == "OPTIONS") {
     // No CORS headers, whatever the Origin: a page of another site must not use a server on its visitor's machine. The
     // server's own page needs none.
-    return reply->send({.status = 204, .type = "", .body = "", .headers = {{"Allow", allow}}});
+    return reply->send({.status = 204, .type = "", .body = "", .headers = {{"Allow", route.allow()}}});
   }
-  // The HTTP server keeps a body back from who asks for the head.
-  if (request.method != found->method && !(reads && request.method == "HEAD")) {
-    HttpResponse response =
-        Api::refusal(405, concat("Method ", request.method, " is not allowed for ", request.path));
-    response.headers.emplace_back("Allow", allow);
-    return reply->send(std::move(response));
-  }
-  check_origin(request);
-  if (!found->open) check_key(request);
-  if (request.method == "POST") check_type(request);
-  (this->*found->run)(request, reply);
+  request.path = plain_path(std::move(request.path));
+  (this->*route.run)(request, reply);
+}
+
+// What comes without the field is no browser's.
+void Api::Impl::check_host(const HttpRequest& request) const {
+  if (!options_.check_host || request.host.empty() || names_this_machine(request.host)) return;
+  const auto is_of = [&](const std::string& origin) {
+    return without_port(without_scheme(origin)) == without_port(request.host);
+  };
+  if (std::any_of(options_.origins.begin(), options_.origins.end(), is_of)) return;
+  throw RequestError(403,
+                     concat("Host: expected an address, localhost or the host of an --origin, got ",
+                            request.host, " (with --host the server takes any)"),
+                     "", "host_not_allowed");
 }
 
 // A site may let its own name point at this machine (DNS rebinding): to a browser its page then is the server's own. It
 // cannot do so with an address or "localhost".
 void Api::Impl::check_origin(const HttpRequest& request) const {
-  if (request.origin.empty() || names_this_machine(request.origin)) return;
+  if (request.origin.empty() || names_this_machine(without_scheme(request.origin))) return;
   const std::vector<std::string>& known = options_.origins;
   if (std::find(known.begin(), known.end(), request.origin) != known.end()) return;
   throw RequestError(403, concat("Origin: expected a page of this server, got one of ", request.origin), "",
@@ -249,11 +310,17 @@ void Api::Impl::model(const HttpRequest& request, const Reply& reply) {
 }
 
 void Api::Impl::completions(const HttpRequest& request, const Reply& reply) {
-  answer_completion(call_host(), parse_completion(request.body, context()), reply);
+  answer(request, parse_completion(request.body, context()), reply);
 }
 
 void Api::Impl::chat(const HttpRequest& request, const Reply& reply) {
-  answer_completion(call_host(), parse_chat(request.body, context()), reply);
+  answer(request, parse_chat(request.body, context()), reply);
+}
+
+// Latencies count from when the request was there: it has waited for a thread, and has been tokenised.
+void Api::Impl::answer(const HttpRequest& request, CompletionRequest completion, const Reply& reply) {
+  completion.text.arrived = request.received;
+  answer_completion(call_host(), std::move(completion), reply);
 }
 
 void Api::Impl::check_tokenized(const char* param, std::size_t bytes) const {
@@ -262,7 +329,7 @@ void Api::Impl::check_tokenized(const char* param, std::size_t bytes) const {
 }
 
 void Api::Impl::tokenize(const HttpRequest& request, const Reply& reply) {
-  const Json json = parse_body(request.body, options_.max_depth);
+  const Json json = parse_body(request.body, options_.json);
   const Fields fields(json);
   check_model(fields, options_);
   std::vector<std::int64_t> ids;
@@ -281,40 +348,47 @@ void Api::Impl::tokenize(const HttpRequest& request, const Reply& reply) {
     ids = ids_of_text(text, fields.boolean("add_special_tokens").value_or(true), tokenizer_);
   }
   OrderedJson strings;
-  if (fields.boolean("return_token_strs").value_or(false)) {
-    strings = OrderedJson::array();
-    for (const std::int64_t id : ids) {
-      infer::Utf8Stream stream;
-      std::string text = stream.push(tokenizer_.bytes_of(static_cast<std::int32_t>(id)));
-      strings.push_back(text + stream.finish());
-    }
-  }
+  if (fields.boolean("return_token_strs").value_or(false)) strings = strings_of(ids);
   reply->send(json_response({{"count", ids.size()},
                              {"max_model_len", scheduler_.max_length()},
                              {"tokens", ids},
                              {"token_strs", std::move(strings)}}));
 }
 
+// The text of each token by itself.
+OrderedJson Api::Impl::strings_of(std::span<const std::int64_t> ids) const {
+  OrderedJson strings = OrderedJson::array();
+  for (const std::int64_t id : ids) {
+    infer::Utf8Stream stream;
+    std::string text = stream.push(tokenizer_.bytes_of(static_cast<std::int32_t>(id)));
+    strings.push_back(text + stream.finish());
+  }
+  return strings;
+}
+
 void Api::Impl::detokenize(const HttpRequest& request, const Reply& reply) {
-  const Json json = parse_body(request.body, options_.max_depth);
+  const Json json = parse_body(request.body, options_.json);
   const Fields fields(json);
   check_model(fields, options_);
   const Json& list = fields.required("tokens", "a list of token ids");
-  std::vector<std::int32_t> ids;
-  if (list != Json::array()) {
-    std::size_t bytes = 0;
-    for (const std::int64_t id : parse_ids(list, "tokens", context())) {
-      ids.push_back(static_cast<std::int32_t>(id));
-      check_tokenized("tokens", bytes += tokenizer_.bytes_of(ids.back()).size());
-    }
+  std::vector<std::int64_t> ids;
+  if (list != Json::array()) ids = parse_ids(list, "tokens", context());
+  std::size_t bytes = 0;
+  for (const std::int64_t id : ids) {
+    check_tokenized("tokens", bytes += tokenizer_.bytes_of(static_cast<std::int32_t>(id)).size());
   }
   infer::Utf8Stream stream;
-  std::string text = stream.push(tokenizer_.decode(ids));
-  reply->send(json_response({{"prompt", text + stream.finish()}}));
+  std::string text = stream.push(tokenizer_.decode(std::vector<std::int32_t>(ids.begin(), ids.end())));
+  OrderedJson answer = {{"prompt", text + stream.finish()}};
+  if (fields.boolean("return_token_strs").value_or(false)) answer["token_strs"] = strings_of(ids);
+  reply->send(json_response(answer));
 }
 
 void Api::Impl::health(const HttpRequest&, const Reply& reply) {
   if (*stopping_) return reply->send(Api::refusal(503, "The server is stopping"));
+  if (const std::string trouble = scheduler_.trouble(); !trouble.empty()) {
+    return reply->send(Api::refusal(503, trouble));
+  }
   reply->send(json_response({{"status", "ok"}}));
 }
 
@@ -325,7 +399,7 @@ void Api::Impl::metrics(const HttpRequest&, const Reply& reply) {
 }
 
 void Api::Impl::look(const HttpRequest& request, const Reply& reply) {
-  const Json json = parse_body(request.body, options_.max_depth);
+  const Json json = parse_body(request.body, options_.json);
   const Fields fields(json);
   check_model(fields, options_);
   std::vector<std::int64_t> tokens =
@@ -362,6 +436,8 @@ Api::Api(Scheduler& scheduler, const data::Tokenizer& tokenizer, ApiOptions opti
 
 Api::~Api() = default;
 
+std::optional<HttpResponse> Api::check(const HttpRequest& head) const { return impl_->check(head); }
+
 void Api::stopping() { impl_->stopping(); }
 void Api::drain() { impl_->drain(); }
 
@@ -374,9 +450,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<HttpReply> reply) {
   try {
     return impl_->handle(std::move(request), reply);
   } catch (const RequestError& error) {
-    response =
-        json_response(error_json(error.status(), error.what(), error.param(), error.code()), error.status());
-    if (error.status() == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    response = response_of(error);
   } catch (const QueueFull& error) {
     response = json_response(error_json(429, error.what(), "", "queue_full"), 429);
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after()));

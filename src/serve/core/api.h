@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "data/tokenizer.h"
@@ -26,6 +27,8 @@ class Api {
   // A handler for HttpServer: routes, checks the key, parses, submits; answers by reply, now or as tokens come. What
   // is under way needs the scheduler, not the Api.
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply);
+  // What refuses a request by its head: route, method, host, origin, key, type. For HttpOptions::check; any thread.
+  std::optional<HttpResponse> check(const HttpRequest& head) const;
   // GET /health answers 503 from now on, so that nobody sends more, and so do texts that fail: they are cut.
   void stopping();
   // Makes what is still to be made of answers; the scheduler has ended.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "serve/core/chat_template.h"
+#include "serve/core/json_fields.h"
 
 namespace gsa::serve {
 
@@ -14,10 +15,13 @@ struct ApiOptions {
   std::vector<std::string> api_keys;  // empty: everybody may
   // Where a proxy shows the server ("https://model.example"): the page there may use it, as the server's own may.
   std::vector<std::string> origins;
+  // Requests must name this machine in Host: by an address, as localhost, or as one of the origins. A site may let its
+  // own name point here, and to a browser the answers would be that site's own (DNS rebinding).
+  bool check_host = false;
   ChatTemplate chat = ChatTemplate::plain;
   std::int64_t default_max_tokens = 16;  // of completions; of chats: what the context leaves
   // limits on a request
-  std::int64_t max_depth = 32;     // of JSON
+  JsonLimits json;
   std::int64_t max_prompts = 256;  // of a completion
   std::int64_t max_n = 128;
   std::int64_t max_texts = 256;        // prompts times n

@@ -44,6 +44,10 @@ std::string open_head(const AnswerHead& head, const char* object) {
   return text;
 }
 
+std::string prompt_ids_member(const OrderedJson& ids) {
+  return ids.is_null() ? "" : ",\"prompt_token_ids\":" + text_of(ids);
+}
+
 }  // namespace
 
 AnswerHead new_head(bool chat, const std::string& model) {
@@ -169,13 +173,13 @@ OrderedJson usage_json(const TextUsage& usage) {
 }
 
 std::string answer_text(const AnswerHead& head, const std::vector<std::string>& choices,
-                        const TextUsage& usage) {
+                        const TextUsage& usage, const OrderedJson& prompt_ids) {
   std::string text = open_head(head, head.chat ? "chat.completion" : "text_completion");
   for (std::size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) text += ',';
     text += choices[i];
   }
-  return text + "],\"usage\":" + text_of(usage_json(usage)) + "}";
+  return text + "],\"usage\":" + text_of(usage_json(usage)) + prompt_ids_member(prompt_ids) + "}";
 }
 
 std::string chunk_beginning(const AnswerHead& head) {
@@ -183,12 +187,12 @@ std::string chunk_beginning(const AnswerHead& head) {
 }
 
 std::string chunk_event(const std::string& beginning, const std::optional<OrderedJson>& choice,
-                        const std::optional<OrderedJson>& usage) {
+                        const std::optional<OrderedJson>& usage, const OrderedJson& prompt_ids) {
   std::string event = beginning;
   if (choice) event += text_of(*choice);
   event += ']';
   if (usage) event += ",\"usage\":" + text_of(*usage);
-  return event + "}\n\n";
+  return event + prompt_ids_member(prompt_ids) + "}\n\n";
 }
 
 OrderedJson error_json(int status, const std::string& message, const std::string& param,

@@ -64,16 +64,15 @@ OrderedJson delta_json(std::size_t index, OrderedJson delta, OrderedJson logprob
 
 OrderedJson usage_json(const TextUsage& usage);
 
-// A whole answer.
-// choices: the JSON of each.
+// A whole answer. choices: the JSON of each. prompt_ids: of a chat, where they were asked for.
 std::string answer_text(const AnswerHead& head, const std::vector<std::string>& choices,
-                        const TextUsage& usage);
+                        const TextUsage& usage, const OrderedJson& prompt_ids = nullptr);
 
 // A chunk of a stream, of one choice or of none. beginning: chunk_beginning() of the call, made once, because the
 // compute thread writes chunks. usage: absent unless the client asked for it (null in all but the last).
 std::string chunk_beginning(const AnswerHead& head);
 std::string chunk_event(const std::string& beginning, const std::optional<OrderedJson>& choice,
-                        const std::optional<OrderedJson>& usage);
+                        const std::optional<OrderedJson>& usage, const OrderedJson& prompt_ids = nullptr);
 
 // {"error": {"message", "type", "param", "code"}}; empty: null.
 OrderedJson error_json(int status, const std::string& message, const std::string& param = "",

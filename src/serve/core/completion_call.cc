@@ -13,6 +13,8 @@ namespace {
 // Bytes of an answer, by estimate, above which it is not made on the thread that computes.
 constexpr std::size_t kLong = 16 << 10;
 constexpr std::size_t kNumber = 32;  // bytes of a log-probability in JSON, with its token
+constexpr std::size_t kId = 7;       // of a token id
+constexpr const char* kDone = "data: [DONE]\n\n";
 
 struct Choice {
   explicit Choice(LogprobList list) : logprobs(std::move(list)) {}
@@ -20,6 +22,8 @@ struct Choice {
   // Of a whole answer.
   std::string text;
   std::vector<infer::SampledToken> tokens;  // where log-probabilities are wanted
+  // Where they are wanted: of a whole answer, or what has not been written of a stream.
+  std::vector<std::int32_t> ids;
   // Of a stream: what has not been written.
   LogprobList logprobs;
   std::vector<std::function<void()>>
@@ -40,11 +44,12 @@ class Call : public std::enable_shared_from_this<Call> {
         prompt_logprobs_(request_.prompts.size()),
         open_(request_.prompts.size() * static_cast<std::size_t>(request_.n)) {
     for (std::size_t i = 0; i < open_; ++i) choices_.emplace_back(logprob_list(i));
-    by_worker_ = request_.stream && estimated_bytes() > kLong;
+    by_worker_ = request_.stream && (request_.wants_logprobs() || estimated_bytes() > kLong);
   }
 
   void start();
-  // Whether all that happens to its texts is told on the worker's thread, in order: a stream with a long echo.
+  // Whether all that happens to its texts is told on the worker's thread, in order: a stream with log-probabilities,
+  // whose JSON takes longer than a token's own, or with a long echo.
   bool by_worker() const { return by_worker_; }
   Worker& worker() const { return *host_.worker; }
 
@@ -61,15 +66,16 @@ class Call : public std::enable_shared_from_this<Call> {
   }
   std::size_t estimated_bytes() const;
   void begin();
-  std::string event(const OrderedJson& choice) const;
+  std::string event(const OrderedJson& choice, const OrderedJson& prompt_ids = nullptr) const;
   std::string events_of(std::size_t index, const std::string& more, std::optional<Finish> finish);
   OrderedJson stream_logprobs(std::size_t index);
+  OrderedJson with_ids(OrderedJson choice, std::vector<std::int32_t> ids) const;
   bool is_early(std::size_t index) const;
   TextUsage usage() const;
   void finish_answer();
   std::string whole_choice(std::size_t index) const;
   void send_answer() const;
-  void cancel();
+  void cancel(bool failed = false);
 
   const CallHost host_;
   const CompletionRequest request_;
@@ -91,7 +97,7 @@ class Call : public std::enable_shared_from_this<Call> {
   // own.
   std::mutex cancel_mutex_;
   std::vector<TextId> ids_;
-  bool cancelled_ = false;
+  bool cancelled_ = false, failed_ = false;
 };
 
 class Sink final : public TextSink {
@@ -162,14 +168,15 @@ void Call::start() {
   if (request_.stream) begin();
 }
 
-void Call::cancel() {
+void Call::cancel(bool failed) {
   std::vector<TextId> ids;
   {
     const std::lock_guard lock(cancel_mutex_);
     cancelled_ = true;
+    failed = failed_ = failed_ || failed;
     ids.swap(ids_);
   }
-  for (const TextId id : ids) host_.scheduler.cancel(id);
+  for (const TextId id : ids) host_.scheduler.cancel(id, failed);
 }
 
 // The head of a stream, and what is known before the first token. Whoever comes first does it.
@@ -177,18 +184,30 @@ void Call::begin() {
   if (std::exchange(begun_, true) || ended_) return;
   reply_->begin();
   for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const auto& prompt = request_.prompts[prompt_of(i)];
+    const bool echoes = request_.echo && !request_.wants_logprobs();
     if (request_.chat) {
-      reply_->write(event(delta_json(i, {{"role", "assistant"}, {"content", ""}}, nullptr, std::nullopt)));
-    } else if (request_.echo && !request_.wants_logprobs()) {
-      reply_->write(events_of(i, request_.echoed[prompt_of(i)], std::nullopt));
+      const OrderedJson first =
+          delta_json(i, {{"role", "assistant"}, {"content", ""}}, nullptr, std::nullopt);
+      reply_->write(event(first, request_.return_token_ids ? OrderedJson(prompt) : OrderedJson()));
+    } else if (echoes || request_.return_token_ids) {
+      const std::string text = echoes ? request_.echoed[prompt_of(i)] : "";
+      OrderedJson first = with_ids(choice_json(false, i, text, stream_logprobs(i), std::nullopt), {});
+      if (request_.return_token_ids) first["prompt_token_ids"] = prompt;
+      reply_->write(event(first));
     }
   }
 }
 
-std::string Call::event(const OrderedJson& choice) const {
+std::string Call::event(const OrderedJson& choice, const OrderedJson& prompt_ids) const {
   std::optional<OrderedJson> usage;
   if (request_.include_usage) usage = nullptr;
-  return chunk_event(beginning_, choice, usage);
+  return chunk_event(beginning_, choice, usage, prompt_ids);
+}
+
+OrderedJson Call::with_ids(OrderedJson choice, std::vector<std::int32_t> ids) const {
+  if (request_.return_token_ids) choice["token_ids"] = std::move(ids);
+  return choice;
 }
 
 OrderedJson Call::stream_logprobs(std::size_t index) {
@@ -196,10 +215,15 @@ OrderedJson Call::stream_logprobs(std::size_t index) {
 }
 
 std::string Call::events_of(std::size_t index, const std::string& more, std::optional<Finish> finish) {
-  if (!request_.chat) return event(choice_json(false, index, more, stream_logprobs(index), finish));
+  std::vector<std::int32_t> ids = std::exchange(choices_[index].ids, {});
+  if (!request_.chat) {
+    return event(with_ids(choice_json(false, index, more, stream_logprobs(index), finish), std::move(ids)));
+  }
   std::string events;
-  if (!more.empty() || !choices_[index].logprobs.empty())
-    events = event(delta_json(index, {{"content", more}}, stream_logprobs(index), std::nullopt));
+  if (!more.empty() || !choices_[index].logprobs.empty() || !ids.empty()) {
+    events = event(with_ids(delta_json(index, {{"content", more}}, stream_logprobs(index), std::nullopt),
+                            std::move(ids)));
+  }
   if (finish) events += event(delta_json(index, OrderedJson::object(), nullptr, finish));
   return events;
 }
@@ -239,6 +263,7 @@ void Call::token(std::size_t index, const infer::SampledToken& token, const std:
     choice.early.emplace_back([this, index, token, more] { this->token(index, token, more); });
     return;
   }
+  if (request_.return_token_ids) choice.ids.push_back(token.id);
   if (!request_.stream) {
     if (request_.wants_logprobs()) choice.tokens.push_back(token);
     choice.text += more;
@@ -246,7 +271,8 @@ void Call::token(std::size_t index, const infer::SampledToken& token, const std:
   }
   if (request_.wants_logprobs()) choice.logprobs.token(token);
   begin();
-  if (!more.empty()) reply_->write(events_of(index, more, std::nullopt));
+  // With ids each token is an event: who asks for them wants to know of every one.
+  if (!more.empty() || request_.return_token_ids) reply_->write(events_of(index, more, std::nullopt));
 }
 
 void Call::finished(std::size_t index, Finish finish, const std::string& more, const TextUsage& usage) {
@@ -285,7 +311,7 @@ void Call::finish_answer() {
   ended_ = true;
   if (request_.stream) {
     if (request_.include_usage) reply_->write(chunk_event(beginning_, std::nullopt, usage_json(usage())));
-    reply_->write("data: [DONE]\n\n");
+    reply_->write(kDone);
     reply_->end();
     return;
   }
@@ -294,12 +320,14 @@ void Call::finish_answer() {
   host_.worker->post([self = shared_from_this()] { self->send_answer(); });
 }
 
-// Of a whole answer; of a stream that begins, its echo.
+// Of a whole answer; of a stream that begins, its echo and the ids of its prompts.
 std::size_t Call::estimated_bytes() const {
   const auto numbers = static_cast<std::size_t>(request_.text.sampling.logprobs.value_or(0) + 1);
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     bytes += choices_[i].text.size() + choices_[i].tokens.size() * numbers * kNumber;
+    if (request_.return_token_ids)
+      bytes += (request_.prompts[prompt_of(i)].size() + choices_[i].ids.size()) * kId;
     if (!request_.echo) continue;
     bytes += request_.echoed[prompt_of(i)].size();
     if (request_.wants_logprobs()) bytes += request_.prompts[prompt_of(i)].size() * numbers * kNumber;
@@ -318,7 +346,10 @@ std::string Call::whole_choice(std::size_t index) const {
     logprobs = list.take();
   }
   const std::string text = request_.echo ? request_.echoed[prompt] + choice.text : choice.text;
-  return text_of(choice_json(request_.chat, index, text, std::move(logprobs), choice.finish));
+  OrderedJson json =
+      with_ids(choice_json(request_.chat, index, text, std::move(logprobs), choice.finish), choice.ids);
+  if (request_.return_token_ids && !request_.chat) json["prompt_token_ids"] = request_.prompts[prompt];
+  return text_of(json);
 }
 
 void Call::send_answer() const {
@@ -327,7 +358,9 @@ void Call::send_answer() const {
   try {
     std::vector<std::string> choices;
     for (std::size_t i = 0; i < choices_.size(); ++i) choices.push_back(whole_choice(i));
-    response.body = answer_text(head_, choices, usage());
+    const bool ids = request_.return_token_ids && request_.chat;  // one prompt, of all choices
+    response.body =
+        answer_text(head_, choices, usage(), ids ? OrderedJson(request_.prompts[0]) : OrderedJson());
   } catch (const std::exception& error) {
     response.status = 500;
     response.body = text_of(error_json(500, error.what()));
@@ -341,8 +374,8 @@ void Call::failed(const std::string& message) {
     if (std::exchange(ended_, true)) return;
     const int status = *host_.stopping ? 503 : 500;  // cut by the end of the server, or by a fault
     const OrderedJson error = error_json(status, message);
-    if (begun_) {  // the status is out: the client learns of it by an event
-      reply_->write(event_of(error));
+    if (begun_) {  // the status is out: the client learns of it by an event, and the stream ends as others do
+      reply_->write(event_of(error) + kDone);
       reply_->end();
     } else {
       HttpResponse response;
@@ -351,7 +384,7 @@ void Call::failed(const std::string& message) {
       reply_->send(std::move(response));
     }
   }
-  cancel();
+  cancel(/*failed=*/true);
 }
 
 }  // namespace

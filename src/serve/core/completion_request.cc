@@ -117,6 +117,7 @@ CompletionRequest parse_common(const Fields& fields, const RequestContext& conte
     if (!request.stream && request.include_usage)
       bad_value("stream_options", "it only with stream", "it without");
   }
+  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.text.sampling = parse_sampling(fields);
   request.text.stops = parse_stops(fields, context.options);
   request.text.ignore_eos = fields.boolean("ignore_eos").value_or(false);
@@ -300,7 +301,7 @@ std::size_t bytes_of_messages(const std::vector<ChatMessage>& messages) {
 }
 
 CompletionRequest parse_completion(std::string_view body, const RequestContext& context) {
-  const Json json = parse_body(body, context.options.max_depth);
+  const Json json = parse_body(body, context.options.json);
   const Fields fields(json);
   CompletionRequest request = parse_common(fields, context, /*chat=*/false);
   request.echo = fields.boolean("echo").value_or(false);
@@ -327,7 +328,7 @@ CompletionRequest parse_completion(std::string_view body, const RequestContext& 
 }
 
 CompletionRequest parse_chat(std::string_view body, const RequestContext& context) {
-  const Json json = parse_body(body, context.options.max_depth);
+  const Json json = parse_body(body, context.options.json);
   const Fields fields(json);
   CompletionRequest request = parse_common(fields, context, /*chat=*/true);
   fields.refuse_unless("echo", {false}, "completions have it");
@@ -356,12 +357,13 @@ CompletionRequest parse_chat(std::string_view body, const RequestContext& contex
 std::vector<TextRequest> texts_of(const CompletionRequest& request) {
   std::vector<TextRequest> texts;
   for (const auto& prompt : request.prompts) {
+    const SharedTokens shared = prompt;
     const std::int64_t room = request.max_length - static_cast<std::int64_t>(prompt.size());
     for (std::int64_t i = 0; i < request.n; ++i) {
       TextRequest text = request.text;
       text.prompt_logprobs =
           request.text.prompt_logprobs && i == 0;  // those of the other samples are the same
-      text.prompt = prompt;
+      text.prompt = shared;
       text.max_tokens = request.max_tokens.value_or(std::min(request.default_max_tokens, room));
       text.sampling.stream = static_cast<std::uint64_t>(i);
       texts.push_back(std::move(text));

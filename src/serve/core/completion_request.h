@@ -33,7 +33,8 @@ struct CompletionRequest {
   std::int64_t default_max_tokens = 0;
   std::int64_t max_length = 0;
   bool echo = false, stream = false, include_usage = false;
-  TextRequest text;  // what all have in common
+  bool return_token_ids = false;  // of prompts and texts, as vLLM has it
+  TextRequest text;               // what all have in common
 
   bool wants_logprobs() const { return text.sampling.logprobs.has_value(); }
 };

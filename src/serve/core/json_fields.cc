@@ -11,9 +11,14 @@ namespace {
 
 constexpr const char* kBody = "request body";
 
-// Brackets outside of strings.
-std::int64_t depth_of(std::string_view text) {
-  std::int64_t depth = 0, deepest = 0;
+struct JsonSize {
+  std::int64_t depth = 0, values = 1, nodes = 0;  // at most
+};
+
+// By brackets, commas and quotes outside of strings: right for JSON, and for what is none the parser complains.
+JsonSize size_of(std::string_view text) {
+  JsonSize size;
+  std::int64_t depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -22,13 +27,18 @@ std::int64_t depth_of(std::string_view text) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+      ++size.nodes;
     } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
+      size.depth = std::max(size.depth, ++depth);
+      ++size.nodes;
+      ++size.values;
+    } else if (c == ',') {
+      ++size.values;
     } else if (c == '}' || c == ']') {
       --depth;
     }
   }
-  return deepest;
+  return size;
 }
 
 [[noreturn]] void bad_body(const std::string& expected, const std::string& got) {
@@ -61,11 +71,16 @@ void not_supported(const std::string& param, const std::string& advice) {
   throw RequestError(400, concat("'", param, "' is not supported: ", advice), param, "unsupported_parameter");
 }
 
-Json parse_body(std::string_view body, std::int64_t max_depth) {
+Json parse_body(std::string_view body, const JsonLimits& limits) {
   if (body.empty()) bad_body("a JSON object", "nothing");
   const std::size_t valid = valid_utf8(body);
   if (valid < body.size()) bad_body("UTF-8", concat("other bytes at offset ", valid));
-  if (depth_of(body) > max_depth) bad_body(concat("JSON of at most ", max_depth, " levels"), "more");
+  const JsonSize size = size_of(body);
+  if (size.depth > limits.depth) bad_body(concat("JSON of at most ", limits.depth, " levels"), "more");
+  if (size.values > limits.values) bad_body(concat("JSON of at most ", limits.values, " values"), "more");
+  if (size.nodes > limits.nodes) {
+    bad_body(concat("JSON of at most ", limits.nodes, " strings, lists and objects"), "more");
+  }
   Json json;
   try {
     json = parse_json(body, kBody);

@@ -33,8 +33,16 @@ class RequestError : public Error {
 // "'tools' is not supported: ...".
 [[noreturn]] void not_supported(const std::string& param, const std::string& advice);
 
-// The object in a body. Depth is counted before anything is built.
-Json parse_body(std::string_view body, std::int64_t max_depth);
+// Of a body. A byte or three of it become a value of 16 to 100 bytes: those of "[],[],..." are 30 times as large.
+struct JsonLimits {
+  std::int64_t depth = 32;
+  std::int64_t values = 8 << 20;  // numbers, true, false, null, strings, lists, objects
+  std::int64_t nodes =
+      256 << 10;  // of these strings, names, lists and objects, which have memory of their own
+};
+
+// The object in a body. The limits are looked at before anything is built.
+Json parse_body(std::string_view body, const JsonLimits& limits);
 
 // For messages: "a string", "a list" ...
 std::string kind_of(const Json& value);

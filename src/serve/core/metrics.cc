@@ -86,9 +86,8 @@ std::string prometheus_text(const MetricsSnapshot& metrics, const std::string& m
   page.gauge("num_requests_reading", "Texts whose prompt is being read.", static_cast<double>(m.reading));
   page.gauge("num_requests_waiting", "Texts that wait.", static_cast<double>(m.waiting));
   const double total = static_cast<double>(m.pages_total);
-  // A page of several texts counts for each in pages_held.
   page.gauge("kv_cache_usage", "Share of the cache's pages that running texts hold.",
-             total > 0 ? std::min(1.0, static_cast<double>(m.pages_held) / total) : 0);
+             total > 0 ? static_cast<double>(m.pages_held) / total : 0);
   page.gauge("kv_cache_pages", "Pages of the cache.", total);
   page.gauge("kv_cache_pages_in_use", "Pages of running texts or the prefix cache.",
              static_cast<double>(m.pages_in_use));
@@ -115,9 +114,10 @@ std::string prometheus_text(const MetricsSnapshot& metrics, const std::string& m
   page.counter("requests_failed_total", "Texts that failed.", m.failed);
   page.counter("requests_refused_total", "Texts that the queue had no room for.", m.refused);
 
-  page.histogram("time_to_first_token_seconds", "From a request to its first token.", m.first_token_seconds);
+  page.histogram("time_to_first_token_seconds", "From a whole request to its first token.",
+                 m.first_token_seconds);
   page.histogram("time_per_output_token_seconds", "From a token to the next.", m.token_seconds);
-  page.histogram("e2e_request_latency_seconds", "From a request to its end.", m.request_seconds);
+  page.histogram("e2e_request_latency_seconds", "From a whole request to its end.", m.request_seconds);
   page.histogram("decode_batch_size", "Texts in a decode step.", m.batch);
   return page.text();
 }

@@ -29,8 +29,8 @@ struct MetricsSnapshot {
   // now
   std::int64_t waiting = 0, reading = 0, writing = 0;  // texts
   std::uint64_t last_taken_in = 0;                     // the number of the last one that is among them
-  // Of the cache: in all; of running texts or the prefix cache; of running texts, shared ones counted for each; of the
-  // prefix cache.
+  // Of the cache: in all; of running texts or the prefix cache; of running texts; of the prefix cache. A page that
+  // several have counts once.
   std::int64_t pages_total = 0, pages_in_use = 0, pages_held = 0, pages_cached = 0;
   double prompt_tokens_per_second = 0, generated_tokens_per_second = 0;  // of the last ten seconds
   // since the start

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "gsa/error.h"
 #include "infer/core/look.h"
 #include "infer/core/page_pool.h"
 
@@ -41,6 +42,12 @@ struct NextToken {
   std::int64_t token = 0;
 };
 
+// No pass can succeed any more: the device has failed for this process.
+class ModelLost : public Error {
+ public:
+  using Error::Error;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -55,6 +62,7 @@ class Model {
 
   // Float rows of vocab_size, one after another: for each chunk one, or one for each of its tokens. Valid until the
   // next call. Pages must be free. Throws gsa::Error; sequences then hold what they held, or some of the tokens more.
+  // ModelLost among them.
   virtual std::span<const float> prefill(std::span<const Chunk> chunks) = 0;
   // A token more of each sequence: a row each.
   virtual std::span<const float> decode(std::span<const NextToken> steps) = 0;

@@ -491,9 +491,11 @@ async function generate() {
   $("output").hidden = false;
   $("output").replaceChildren(make("span", {className: "prompt", textContent: prompt}), shown);
   const start = performance.now();
-  let begin = 0, end = 0, usage = null, chunks = 0;
+  let begin = 0, end = 0, usage = null;
+  let read = [];
+  const written = [];  // tokens, as the model has them
   const speed = (done) => {
-    const n = usage ? usage.completion_tokens : chunks, seconds = (end - begin) / 1000;
+    const n = written.length, seconds = (end - begin) / 1000;
     const parts = [begin ? `first token after ${((begin - start) / 1000).toFixed(2)} s` : "no token"];
     if (n > 1 && seconds > 0) parts.push(`${((n - 1) / seconds).toFixed(1)} tokens/s`);
     parts.push((usage ? grouped(usage.prompt_tokens) + " + " : "") + grouped(n) + " tokens");
@@ -503,16 +505,19 @@ async function generate() {
   try {
     const body = {
       model: await modelName(), prompt, max_tokens: number("max_tokens"), temperature: number("temperature"),
-      top_p: number("top_p"), stream: true, stream_options: {include_usage: true},
+      top_p: number("top_p"), stream: true, stream_options: {include_usage: true}, return_token_ids: true,
     };
-    if ($("seed").value) body.seed = number("seed");
+    for (const name of ["seed", "top_k", "min_p", "repetition_penalty"]) if ($(name).value) body[name] = number(name);
+    const stop = $("stop_at").value.replace(/\\(.)/g, (all, c) => ({n: "\n", t: "\t", "\\": "\\"})[c] ?? all);
+    if (stop) body.stop = stop;
     for await (const event of events(await post("/v1/completions", body, generating.signal))) {
       if (event.usage) usage = event.usage;
       const choice = event.choices?.[0];
       if (!choice) continue;
+      read = choice.prompt_token_ids ?? read;
       end = performance.now();
+      if (choice.token_ids?.length) { begin ||= end; written.push(...choice.token_ids); }
       if (choice.text) {
-        begin ||= end; chunks += 1;
         shown.data += choice.text;
         $("output").scrollTop = $("output").scrollHeight;
       }
@@ -525,15 +530,16 @@ async function generate() {
   }
   generating = null;
   $("generate").disabled = false; $("stop").disabled = true;
-  if (shown.data) await inspect(prompt + shown.data);
+  if (written.length) await inspect("/detokenize", {tokens: read.concat(written)});
 }
 
-async function inspect(text) {
+// Of a prompt its tokens; of a text those that the model wrote: to tokenise it again could give others.
+async function inspect(path, what) {
   $("inspect").disabled = true;
   try {
-    const body = {model: await modelName(), prompt: text, return_token_strs: true};
-    const answer = await (await post("/tokenize", body)).json();
-    setText(answer.tokens, answer.token_strs);
+    const body = {model: await modelName(), ...what, return_token_strs: true};
+    const answer = await (await post(path, body)).json();
+    setText(what.tokens ?? answer.tokens, answer.token_strs);
     if (tokens.length) await choose(tokens.length - 1);
   } catch (error) {
     $("live-error").textContent = error.message;
@@ -545,7 +551,7 @@ $("form").addEventListener("submit", (event) => {
   event.preventDefault(); if (!generating) generate();
 });
 $("stop").onclick = () => generating?.abort();
-$("inspect").onclick = () => { $("live-error").textContent = ""; inspect($("prompt").value); };
+$("inspect").onclick = () => { $("live-error").textContent = ""; inspect("/tokenize", {prompt: $("prompt").value}); };
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });

@@ -1,6 +1,7 @@
 #include "serve/core/prefix_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 namespace gsa::serve {
@@ -31,7 +32,7 @@ PrefixCache::PrefixCache(std::shared_ptr<infer::PagePool> pool, std::int64_t lim
 }
 
 PrefixCache::~PrefixCache() {
-  while (!leaves_.empty()) remove(*leaves_.begin()->second);
+  remove_leaves([](const Node&) { return true; }, [] { return false; });
 }
 
 // A node that has children is in no list.
@@ -71,45 +72,65 @@ std::int64_t PrefixCache::insert(bool sparse, std::span<const std::int64_t> toke
       made.parent = node;
       made.page = page;
       made.tokens = &child->first;
-      pool_->share(page);
+      pool_->keep(page);
       ++pages_;
     }
     node = child->second.get();
     touch(*node);
   }
   const std::int64_t before = pool_->available();
-  while (pages_ > limit_) remove(*leaves_.begin()->second);
+  const auto within = [&] { return pages_ <= limit_; };
+  remove_leaves([&](const Node& leaf) { return pool_->is_idle(leaf.page); }, within);
+  remove_leaves([](const Node&) { return true; }, within);
   return pool_->available() - before;
 }
 
-void PrefixCache::remove(Node& leaf) {
+// The parent, where that has become a leaf.
+PrefixCache::Node* PrefixCache::remove(Node& leaf) {
   leaves_.erase({leaf.used, &leaf});
-  pool_->release(leaf.page);
+  pool_->unkeep(leaf.page);
   --pages_;
   Node* parent = leaf.parent;
   parent->children.erase(*leaf.tokens);
-  if (parent->children.empty() && parent->parent != nullptr) leaves_.insert({parent->used, parent});
+  if (!parent->children.empty() || parent->parent == nullptr) return nullptr;
+  leaves_.insert({parent->used, parent});
+  return parent;
+}
+
+// Removes leaves that `may` lets go, and what becomes one by that, those used longest ago first.
+template <typename May, typename Enough>
+void PrefixCache::remove_leaves(const May& may, const Enough& enough) {
+  for (auto at = leaves_.begin(); at != leaves_.end() && !enough();) {
+    Node& leaf = *at->second;
+    const auto next = std::next(at);
+    if (!may(leaf)) {
+      at = next;
+      continue;
+    }
+    Node* parent = remove(leaf);
+    at = next;
+    // It was used before its child, and may stand before what was passed over.
+    if (parent != nullptr && (next == leaves_.end() || parent->used < next->first)) {
+      at = leaves_.find({parent->used, parent});
+    }
+  }
+}
+
+bool PrefixCache::is_above_idle(const Node& leaf) const {
+  const Node* node = leaf.parent;
+  while (node->parent != nullptr && !pool_->is_idle(node->page)) node = node->parent;
+  return node->parent != nullptr;
 }
 
 std::int64_t PrefixCache::evict(std::int64_t pages) {
   const std::int64_t before = pool_->available();
-  while (pool_->available() - before < pages && !leaves_.empty()) remove(*leaves_.begin()->second);
+  const auto enough = [&] { return pool_->available() - before >= pages; };
+  const auto is_idle = [&](const Node& leaf) { return pool_->is_idle(leaf.page); };
+  remove_leaves(is_idle, enough);
+  // Texts that were read side by side, each on pages of its own, have brought in a beginning and its end apart: the one
+  // may be idle while the other is in use, and is reached through it alone.
+  remove_leaves([&](const Node& leaf) { return is_idle(leaf) || is_above_idle(leaf); }, enough);
   return pool_->available() - before;
-}
-
-// Without recursion: a trie is as deep as the longest text has pages.
-std::int64_t PrefixCache::idle(std::int64_t limit) const {
-  std::int64_t count = 0;
-  std::vector<const Node*> open = {roots_[0].get(), roots_[1].get()};
-  while (!open.empty() && count < limit) {
-    const Node* node = open.back();
-    open.pop_back();
-    for (const auto& [tokens, child] : node->children) {
-      if (pool_->users(child->page) == 1) ++count;
-      open.push_back(child.get());
-    }
-  }
-  return count;
 }
 
 }  // namespace gsa::serve

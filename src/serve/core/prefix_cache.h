@@ -31,22 +31,25 @@ class PrefixCache {
   std::vector<std::int32_t> find(bool sparse, std::span<const std::int64_t> tokens);
 
   // The full pages of a sequence, page_size tokens each; those that are known already stay as they are. What is too
-  // much goes as in evict(), these last. Returns how many pages have become free.
+  // much goes as in evict(), and where that is not enough, ends that texts still use. Returns how many pages have
+  // become free.
   std::int64_t insert(bool sparse, std::span<const std::int64_t> tokens, std::span<const std::int32_t> pages);
 
-  // Lets go of pages, the ends of what was used longest ago first, until so many have become free or none is left.
-  // Returns how many have.
+  // Lets go of idle pages, the ends of what was used longest ago first, until so many have become free or none is left.
+  // Pages that texts use stay: to let go of them would free nothing. Returns how many have become free.
   std::int64_t evict(std::int64_t pages);
 
   std::int64_t pages() const { return pages_; }  // held
-  // Of these, held by nobody else; counted up to the limit.
-  std::int64_t idle(std::int64_t limit = std::numeric_limits<std::int64_t>::max()) const;
+  std::int64_t idle() const { return pool_->idle(); }  // of these, held by nobody else
 
  private:
   struct Node;
 
   void touch(Node& node);
-  void remove(Node& leaf);
+  Node* remove(Node& leaf);
+  bool is_above_idle(const Node& leaf) const;
+  template <typename May, typename Enough>
+  void remove_leaves(const May& may, const Enough& enough);
 
   std::shared_ptr<infer::PagePool> pool_;
   std::int64_t limit_;

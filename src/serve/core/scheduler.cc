@@ -6,6 +6,7 @@ namespace gsa::serve {
 namespace {
 
 constexpr const char* kOp = "serve";
+constexpr std::int64_t kFailures = 3;  // passes in a row: one alone may be a text's own fault
 
 }  // namespace
 
@@ -19,7 +20,8 @@ void Scheduler::Impl::check_token(std::int64_t token) const {
 
 std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_ptr<TextSink> sink) const {
   if (request.prompt.empty()) bad_argument(kOp, "prompt", "at least one token", "none");
-  for (const std::int64_t token : request.prompt) check_token(token);
+  const std::span<const std::int64_t> tokens = request.prompt.span();
+  for (const std::int64_t token : tokens) check_token(token);
   if (request.max_tokens < 0) bad_argument(kOp, "max_tokens", "0 or more", concat(request.max_tokens));
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (prompt > max_length() || request.max_tokens > max_length() - prompt) {
@@ -30,10 +32,10 @@ std::unique_ptr<TextJob> Scheduler::Impl::make(TextRequest request, std::shared_
   auto job = std::make_unique<TextJob>();
   job->sampler.emplace(request.sampling, tokenizer_.vocab_size());
   if (request.sampling.repetition_penalty != 1) {
-    job->sampler->remember(std::vector<std::int32_t>(request.prompt.begin(), request.prompt.end()));
+    job->sampler->remember(std::vector<std::int32_t>(tokens.begin(), tokens.end()));
   }
-  job->stream.emplace(tokenizer_, request.stops, infer::is_empty_text(tokenizer_, request.prompt));
-  job->tokens = std::move(request.prompt);
+  job->stream.emplace(tokenizer_, request.stops, infer::is_empty_text(tokenizer_, tokens));
+  if (request.arrived != Clock::time_point()) job->arrived = request.arrived;
   job->prompt_length = prompt;
   job->request = std::move(request);
   job->sink = std::move(sink);
@@ -86,10 +88,10 @@ std::vector<TextId> Scheduler::Impl::submit(std::vector<std::unique_ptr<TextJob>
   return ids;
 }
 
-void Scheduler::Impl::cancel(TextId id) {
+void Scheduler::Impl::cancel(TextId id, bool failed) {
   {
     const std::lock_guard lock(mutex_);
-    cancelled_.push_back(id);
+    cancelled_.emplace_back(id, failed);
   }
   arrived_.notify_one();
 }
@@ -107,7 +109,7 @@ void Scheduler::Impl::stop(std::chrono::duration<double> grace) {
 
 bool Scheduler::Impl::take_in() {
   std::vector<std::unique_ptr<TextJob>> arrivals;
-  std::vector<TextId> gone;
+  std::vector<std::pair<TextId, bool>> gone;
   {
     std::unique_lock lock(mutex_);
     const bool idle = waiting_.empty() && running_.empty();
@@ -120,13 +122,17 @@ bool Scheduler::Impl::take_in() {
     last_taken_in_ = job->id;
     waiting_.emplace(last_taken_in_, std::move(job));
   }
-  for (const TextId id : gone) {
-    const std::size_t waited = waiting_.erase(id), ran = running_.erase(id);
-    if (waited + ran == 0) continue;  // it had ended
-    const std::lock_guard lock(mutex_);
-    queued_ -= static_cast<std::int64_t>(waited);
+  for (const auto& [id, failed] : gone) {
+    Jobs& jobs = running_.contains(id) ? running_ : waiting_;
+    const auto job = jobs.extract(id);
+    if (job.empty()) continue;  // it had ended
     ++departures_;
-    book_.cancelled();
+    if (&jobs == &waiting_) {
+      const std::lock_guard lock(mutex_);
+      --queued_;
+    }
+    if (job.mapped()->look) continue;  // no text
+    failed ? book_.failed() : book_.cancelled();
   }
   return true;
 }
@@ -144,6 +150,7 @@ void Scheduler::Impl::run() {
       write();
     } catch (
         const std::exception& error) {  // no memory, outside of a pass: which text is whole cannot be told
+      pass_failed(error);
       fail_all(error.what());
     }
     note_state();
@@ -152,11 +159,8 @@ void Scheduler::Impl::run() {
 }
 
 void Scheduler::Impl::note_state() {
-  std::int64_t writing = 0, held = 0;
-  for (const auto& [id, job] : running_) {
-    if (job->writes()) ++writing;
-    held += static_cast<std::int64_t>(job->sequence->pages().size());
-  }
+  std::int64_t writing = 0;
+  for (const auto& [id, job] : running_) writing += job->writes() ? 1 : 0;
   const auto running = static_cast<std::int64_t>(running_.size());
   book_.state({.last_taken_in = last_taken_in_,
                .waiting = static_cast<std::int64_t>(waiting_.size()),
@@ -164,7 +168,7 @@ void Scheduler::Impl::note_state() {
                .writing = writing,
                .pages_total = facts_.capacity,
                .pages_free = model_.free_pages(),
-               .pages_held = held,
+               .pages_held = facts_.capacity - model_.free_pages() - prefixes_.idle(),
                .pages_cached = prefixes_.pages()});
 }
 
@@ -174,6 +178,18 @@ MetricsSnapshot Scheduler::Impl::metrics() const {
   const std::lock_guard lock(mutex_);
   metrics.waiting += static_cast<std::int64_t>(next_id_ - 1 - metrics.last_taken_in);
   return metrics;
+}
+
+void Scheduler::Impl::pass_failed(const std::exception& error) {
+  ++failures_;
+  if (dynamic_cast<const ModelLost*>(&error) != nullptr) lost_ = true;
+}
+
+std::string Scheduler::Impl::trouble() const {
+  if (lost_) return "the model's device has failed: the server must be started again";
+  const std::int64_t failures = failures_;
+  return failures < kFailures ? ""
+                              : concat("the model does not work: ", failures, " passes in a row have failed");
 }
 
 // ---- the face
@@ -203,7 +219,7 @@ std::vector<TextId> Scheduler::submit(std::vector<TextRequest> requests,
   return impl_->submit(std::move(jobs));
 }
 
-void Scheduler::cancel(TextId id) { impl_->cancel(id); }
+void Scheduler::cancel(TextId id, bool failed) { impl_->cancel(id, failed); }
 
 TextId Scheduler::look(std::vector<std::int64_t> tokens, std::int64_t position,
                        std::function<void(const infer::Look&)> done,
@@ -221,5 +237,6 @@ std::int64_t Scheduler::max_length() const { return impl_->max_length(); }
 std::int64_t Scheduler::max_queue() const { return impl_->max_queue(); }
 const ModelFacts& Scheduler::facts() const { return impl_->facts(); }
 MetricsSnapshot Scheduler::metrics() const { return impl_->metrics(); }
+std::string Scheduler::trouble() const { return impl_->trouble(); }
 
 }  // namespace gsa::serve

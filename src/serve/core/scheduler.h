@@ -17,9 +17,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/tokenizer.h"
@@ -41,9 +44,27 @@ struct SchedulerOptions {
   std::int64_t max_prefix_pages = std::numeric_limits<std::int64_t>::max();
 };
 
+// Tokens that several texts may have in common: a queue of samples of a long prompt holds it once.
+class SharedTokens {
+ public:
+  SharedTokens() = default;
+  SharedTokens(std::vector<std::int64_t> tokens)  // as a vector where one is meant
+      : tokens_(std::make_shared<const std::vector<std::int64_t>>(std::move(tokens))) {}
+  SharedTokens(std::initializer_list<std::int64_t> tokens) : SharedTokens(std::vector(tokens)) {}
+
+  std::span<const std::int64_t> span() const {
+    return tokens_ ? std::span<const std::int64_t>(*tokens_) : std::span<const std::int64_t>();
+  }
+  bool empty() const { return span().empty(); }
+  std::size_t size() const { return span().size(); }
+
+ private:
+  std::shared_ptr<const std::vector<std::int64_t>> tokens_;
+};
+
 // A text to be written.
 struct TextRequest {
-  std::vector<std::int64_t> prompt;  // at least one token
+  SharedTokens prompt;  // at least one token
   infer::SamplingOptions sampling = {};
   std::int64_t max_tokens = 16;  // 0: the prompt is only read
   std::vector<std::string> stops = {};
@@ -51,6 +72,8 @@ struct TextRequest {
   bool ignore_eos = false;
   // Log-probabilities of the prompt's own tokens, and of as many most likely ones as sampling.logprobs says.
   bool prompt_logprobs = false;
+  // When its request was there, from which latencies count; zero: when it is submitted.
+  std::chrono::steady_clock::time_point arrived = {};
 };
 
 enum class Finish { stop, length };  // by the model or a stop string; by max_tokens
@@ -111,8 +134,9 @@ class Scheduler {
   // All or none of them, one behind another in the queue.
   std::vector<TextId> submit(std::vector<TextRequest> requests, std::vector<std::shared_ptr<TextSink>> sinks);
   // The text ends where it is and its pages are free with the next pass; what that pass still tells is the last that
-  // its sink hears. Texts that have ended are no error.
-  void cancel(TextId id);
+  // its sink hears. Texts that have ended are no error. failed: not its client left, but another text of its request
+  // failed; it counts as one that failed.
+  void cancel(TextId id, bool failed = false);
 
   // Where the model looks when it reads tokens[position]. done or failed is called on the compute thread; neither, once
   // a cancel() has been noticed.
@@ -127,6 +151,8 @@ class Scheduler {
   std::int64_t max_queue() const;
   const ModelFacts& facts() const;
   MetricsSnapshot metrics() const;
+  // Why nobody should send more: passes fail one after another, or the model is lost. Empty: all is well.
+  std::string trouble() const;
 
  private:
   class Impl;

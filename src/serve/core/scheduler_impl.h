@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,7 +43,7 @@ class Scheduler::Impl {
 
   void run();
   std::vector<TextId> submit(std::vector<std::unique_ptr<TextJob>> jobs);
-  void cancel(TextId id);
+  void cancel(TextId id, bool failed);
   void stop(std::chrono::duration<double> grace);
 
   std::unique_ptr<TextJob> make(TextRequest request, std::shared_ptr<TextSink> sink) const;
@@ -53,6 +55,7 @@ class Scheduler::Impl {
   std::int64_t max_queue() const { return options_.max_queue; }
   const ModelFacts& facts() const { return facts_; }
   MetricsSnapshot metrics() const;
+  std::string trouble() const;
 
  private:
   struct Pass {
@@ -113,6 +116,8 @@ class Scheduler::Impl {
   void fail(TextJob& job, const std::string& message);
   void fail(std::span<const TextId> ids, const std::string& message);  // those of them that still run
   void fail_all(const std::string& message);
+  void pass_done() { failures_ = 0; }
+  void pass_failed(const std::exception& error);
   void note_state();
 
   Model& model_;
@@ -134,10 +139,13 @@ class Scheduler::Impl {
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::vector<std::unique_ptr<TextJob>> inbox_;
-  std::vector<TextId> cancelled_;
+  std::vector<std::pair<TextId, bool>> cancelled_;  // and whether by a failure
   TextId next_id_ = 1;
   std::int64_t queued_ = 0;                    // texts in inbox_ and waiting_
   std::optional<Clock::time_point> deadline_;  // when stop() was called: until then
+
+  std::atomic<std::int64_t> failures_ = 0;  // passes that have failed since one did not
+  std::atomic<bool> lost_ = false;          // no pass will succeed
 
   MetricsBook book_;
 };

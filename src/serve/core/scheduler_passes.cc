@@ -104,6 +104,7 @@ void Scheduler::Impl::run(const Pass& pass) {
   const auto start = Clock::now();
   try {
     std::span<const float> rows = model_.prefill(pass.chunks);
+    pass_done();
     book_.prefilled(pass.tokens);
     for (std::size_t i = 0; i < pass.jobs.size(); ++i) {
       TextJob& job = *pass.jobs[i];
@@ -116,6 +117,7 @@ void Scheduler::Impl::run(const Pass& pass) {
       if (job.was_read() && !job.look) draw(job, own.last(width));
     }
   } catch (const std::exception& error) {
+    pass_failed(error);
     return fail(ids, error.what());
   }
   const std::chrono::duration<double> took = Clock::now() - start;
@@ -139,8 +141,10 @@ void Scheduler::Impl::look(TextJob& job) {
   const std::unique_ptr<TextJob> owned = leave(job);
   try {
     const infer::Look look = model_.look(*job.sequence, job.look->token);
+    pass_done();
     job.look->done(look);
   } catch (const std::exception& error) {
+    pass_failed(error);
     owned->fail(error.what());
   }
 }
@@ -170,6 +174,7 @@ void Scheduler::Impl::write() {
   const auto start = Clock::now();
   try {
     const std::span<const float> rows = model_.decode(steps);
+    pass_done();
     book_.stepped(static_cast<std::int64_t>(steps.size()));
     const auto width = static_cast<std::size_t>(facts_.vocab_size);
     std::vector<Drawn> drawn(jobs.size());
@@ -179,6 +184,7 @@ void Scheduler::Impl::write() {
     });
     for (std::size_t i = 0; i < jobs.size(); ++i) take(*jobs[i], drawn[i]);
   } catch (const std::exception& error) {
+    pass_failed(error);
     return fail(ids, error.what());
   }
   const std::chrono::duration<double> took = Clock::now() - start;
@@ -254,7 +260,7 @@ void Scheduler::Impl::finish(TextJob& job, Finish finish, bool end_mark) {
 
 void Scheduler::Impl::fail(TextJob& job, const std::string& message) {
   const std::unique_ptr<TextJob> owned = leave(job);
-  book_.failed();
+  if (!owned->look) book_.failed();
   owned->sequence.reset();
   owned->fail(message);
 }
@@ -269,7 +275,7 @@ void Scheduler::Impl::fail(std::span<const TextId> ids, const std::string& messa
 void Scheduler::Impl::fail_all(const std::string& message) {
   for (Jobs* jobs : {&running_, &waiting_}) {
     for (const auto& [id, job] : *jobs) {
-      book_.failed();
+      if (!job->look) book_.failed();
       job->fail(message);
     }
     const std::lock_guard lock(mutex_);

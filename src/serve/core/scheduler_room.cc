@@ -21,7 +21,7 @@ bool Scheduler::Impl::fits(const TextJob& job) const {
     needed += other->writes() ? 1 : pages_more(*other, other->length() + 1 - other->read());
   }
   const std::int64_t missing = needed - model_.free_pages();
-  return missing <= 0 || prefixes_.idle(missing) >= missing;
+  return missing <= prefixes_.idle();
 }
 
 bool Scheduler::Impl::make_room(std::int64_t pages) {
@@ -71,7 +71,7 @@ bool Scheduler::Impl::waits_for_another(TextJob& job, std::int64_t known) {
   const bool sparse = sparse_at(job, 0);
   for (const auto& [id, other] : running_) {
     if (other->was_read() || other->writes() || sparse_at(*other, 0) != sparse) continue;
-    std::int64_t shared = common_length(other->tokens, job.tokens);
+    std::int64_t shared = common_length(other->text(), job.text());
     shared = std::min(shared, job.length() - 1) / facts_.page_size * facts_.page_size;
     shared = std::min(shared, options_.max_prefix_pages * facts_.page_size);
     if (shared <= known || other->read() >= shared)
@@ -91,17 +91,18 @@ bool Scheduler::Impl::admit(TextJob& job) {
   std::int64_t known = 0;
   if (looks_up && job.length() > 1) {
     // At least one token must be read, for its logits.
-    const auto tokens = std::span(job.tokens).first(job.tokens.size() - (job.look ? 0 : 1));
+    const auto tokens = job.text().first(job.text().size() - (job.look ? 0 : 1));
     pages = prefixes_.find(sparse_at(job, 0), tokens);
     known = static_cast<std::int64_t>(pages.size()) * facts_.page_size;
     if (waits_for_another(job, known)) return false;
   }
   job.sequence = model_.start();
-  job.sequence->adopt(pages, std::span(job.tokens).first(static_cast<std::size_t>(known)));
+  job.sequence->adopt(pages, job.text().first(static_cast<std::size_t>(known)));
   if (!fits(job)) {
     job.sequence.reset();
     return false;
   }
+  job.own_tokens();
   if (!std::exchange(job.taken_up, true)) {
     job.cached = known;
     book_.taken_up(job.prompt_length);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,8 @@ struct TextJob {
   std::shared_ptr<TextSink> sink;  // of a text
   std::optional<LookJob> look;
 
-  std::vector<std::int64_t> tokens;  // the prompt's, which the request has no more, and those drawn
+  // The prompt's and those drawn; until it is taken up first, the request has the prompt and here is none.
+  std::vector<std::int64_t> tokens;
   std::int64_t prompt_length = 0;
   std::optional<Sequence> sequence;  // what has been read of them; absent while it waits
   std::optional<infer::Sampler> sampler;
@@ -43,7 +45,15 @@ struct TextJob {
 
   Clock::time_point arrived = Clock::now(), last_token = {};
 
-  std::int64_t length() const { return static_cast<std::int64_t>(tokens.size()); }
+  std::span<const std::int64_t> text() const { return tokens.empty() ? request.prompt.span() : tokens; }
+  std::int64_t length() const { return static_cast<std::int64_t>(text().size()); }
+  // It is read from now on: what waits must not hold a prompt of its own.
+  void own_tokens() {
+    if (!tokens.empty() || request.prompt.empty()) return;
+    const auto prompt = request.prompt.span();
+    tokens.assign(prompt.begin(), prompt.end());
+    request.prompt = {};
+  }
   std::int64_t drawn() const { return length() - prompt_length; }
   std::int64_t read() const { return sequence ? sequence->length() : 0; }
   bool wants_prompt_rows() const {

@@ -1,5 +1,4 @@
-// Bytes of requests' bodies that the whole server holds at a time: a client has them received before its key is looked
-// at.
+// Bytes of requests' bodies that the whole server holds at a time.
 #pragma once
 
 #include <algorithm>

@@ -106,14 +106,20 @@ void Connection::process() {
     }
     const RequestReader::Progress progress = reader_.read(input_);
     if (!claim_.grow_to(reader_.body_bytes())) {
-      return refuse(503,
-                    concat("bodies of requests: expected at most ", host_.bodies().max_bytes(),
-                           " bytes of all clients at a time; try again later"),
-                    {{"Retry-After", "1"}});
+      HttpResponse response =
+          host_.refusal(503, concat("bodies of requests: expected at most ", host_.bodies().max_bytes(),
+                                    " bytes of all clients at a time; try again later"));
+      response.headers.emplace_back("Retry-After", "1");
+      return refuse(response);
     }
     switch (progress) {
       case RequestReader::Progress::more:
         return;
+      case RequestReader::Progress::head:
+        if (const auto& check = host_.options().check) {
+          if (const auto refusal = check(reader_.head())) return refuse(*refusal);
+        }
+        break;
       case RequestReader::Progress::wants_continue:
         out_.append("HTTP/1.1 100 Continue\r\n\r\n");
         write_out();
@@ -131,7 +137,7 @@ void Connection::process() {
   }
 }
 
-void Connection::refuse(int status, const std::string& message, const HttpHeaders& headers) {
+void Connection::refuse(const HttpResponse& response) {
   state_ = State::answering;
   input_.clear();
   form_ = reader_.form();
@@ -139,8 +145,6 @@ void Connection::refuse(int status, const std::string& message, const HttpHeader
   claim_.release();
   form_.keep_alive = false;
   ending_ = true;
-  HttpResponse response = host_.refusal(status, message);
-  response.headers.insert(response.headers.end(), headers.begin(), headers.end());
   out_.append(response_text(response, form_));
   write_out();
 }

@@ -65,7 +65,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read();
   void on_read(const boost::system::error_code& error, std::size_t bytes);
   void process();
-  void refuse(int status, const std::string& message, const HttpHeaders& headers = {});
+  void refuse(int status, const std::string& message) { refuse(host_.refusal(status, message)); }
+  void refuse(const HttpResponse& response);
   void write_out();
   void write_some();
   void on_written(const boost::system::error_code& error, std::size_t bytes);

@@ -76,7 +76,7 @@ std::string shown(const std::string& host, std::uint16_t port) {
   throw Error(concat("--host: ", where, error.message()));
 }
 
-tcp::acceptor listen(asio::io_context& io, std::string host, std::uint16_t port) {
+tcp::acceptor bind(asio::io_context& io, std::string host, std::uint16_t port) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   if (host.empty()) throw Error("--host: expected an address or a name, got an empty string");
   error_code error;
@@ -92,7 +92,6 @@ tcp::acceptor listen(asio::io_context& io, std::string host, std::uint16_t port)
     // Connections of a server that has just ended do not hold its port.
     if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor.bind(entry.endpoint(), error);
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
     if (!error) return acceptor;
   }
   cannot_listen(host, port, error);
@@ -119,24 +118,41 @@ const HttpOptions& checked(const HttpOptions& options) {
 
 }  // namespace
 
+struct BoundPort::Impl {
+  explicit Impl(const HttpOptions& options) : acceptor(bind(io, options.host, options.port)) {}
+
+  asio::io_context io;
+  tcp::acceptor acceptor;
+};
+
+BoundPort::BoundPort(const HttpOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+BoundPort::BoundPort(BoundPort&&) noexcept = default;
+BoundPort::~BoundPort() = default;
+
 class HttpServer::Impl final : public ConnectionHost {
  public:
-  Impl(const HttpOptions& options, Handler handler, Refuse refuse)
+  Impl(tcp::acceptor& bound, const HttpOptions& options, Handler handler, Refuse refuse)
       : options_(checked(options)),
         bodies_(options.max_bodies),
         handler_(std::move(handler)),
         refuse_(std::move(refuse)),
         mailbox_(std::make_shared<Mailbox>(io_)),
         work_(asio::make_work_guard(io_)),
-        acceptor_(listen(io_, options.host, options.port)),
+        acceptor_(io_),
         pause_(io_),
-        port_(acceptor_.local_endpoint().port()) {}
+        port_(bound.local_endpoint().port()) {
+    const auto protocol = bound.local_endpoint().protocol();
+    acceptor_.assign(protocol, bound.release());
+  }
 
   std::uint16_t port() const { return port_; }
   std::int64_t connections() const { return live_; }
 
   void start() {
     if (thread_.joinable() || stopping_) throw Error("HttpServer: start() was called twice or after the end");
+    error_code error;
+    acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) cannot_listen(options_.host, port_, error);
     workers_.emplace(static_cast<std::size_t>(options_.workers));
     quick_worker_.emplace(std::size_t{1});
     asio::post(io_, [this] { accept(); });
@@ -334,8 +350,11 @@ class HttpServer::Impl final : public ConnectionHost {
   std::thread thread_;
 };
 
+HttpServer::HttpServer(BoundPort port, const HttpOptions& options, Handler handler, Refuse refuse)
+    : impl_(std::make_unique<Impl>(port.impl_->acceptor, options, std::move(handler), std::move(refuse))) {}
+
 HttpServer::HttpServer(const HttpOptions& options, Handler handler, Refuse refuse)
-    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(refuse))) {}
+    : HttpServer(BoundPort(options), options, std::move(handler), std::move(refuse)) {}
 
 HttpServer::~HttpServer() { impl_->shut_down(std::chrono::seconds(0)); }
 

@@ -11,11 +11,31 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace gsa::serve {
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // without the query, as it came: percent signs are not decoded
+  std::string query;
+  std::string authorization, content_type, origin;  // header fields; empty where there is none
+  std::string body;
+  std::string host = {};
+  std::chrono::steady_clock::time_point received = {};  // when all of it had come
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body;          // is left out in answers to HEAD
+  HttpHeaders headers = {};  // more of them
+};
 
 struct HttpOptions {
   std::string host = "127.0.0.1";  // an IPv4 or IPv6 address, or a name
@@ -34,26 +54,13 @@ struct HttpOptions {
   int workers = 2;                                            // threads in which handlers run
   // Paths whose handler is quick ("/health"): a thread of their own runs it, so that they wait for nobody's work.
   std::vector<std::string> quick = {};
+  // Of a request whose head has come and whose body has not: the answer that refuses it. It is given before "100
+  // Continue", and the connection then closes: nobody need receive what would be refused anyway. Runs on the thread
+  // that holds the connections, and must be quick. Requests without a body go to the handler.
+  std::function<std::optional<HttpResponse>(const HttpRequest& head)> check = {};
   // What an operator should know and no client is told: a handler that threw, no file descriptor left. From any
   // thread of the server.
   std::function<void(const std::string&)> log = {};
-};
-
-struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // without the query, as it came: percent signs are not decoded
-  std::string query;
-  std::string authorization, content_type, origin;  // header fields; empty where there is none
-  std::string body;
-};
-
-using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
-
-struct HttpResponse {
-  int status = 200;
-  std::string type = "application/json";
-  std::string body;          // is left out in answers to HEAD
-  HttpHeaders headers = {};  // more of them
 };
 
 // The way back to one client, from any thread; after the client or the server is gone, all of it does nothing. One of
@@ -74,6 +81,23 @@ class HttpReply {
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
+// A port that is taken but not yet listened at: a program that has much to load first says at once that it cannot have
+// it. Clients are refused until HttpServer::start(). Another program can take the port until then, too; who listens
+// first has it.
+class BoundPort {
+ public:
+  // Throws gsa::Error where it cannot (somebody listens there, no such address).
+  explicit BoundPort(const HttpOptions& options);
+  BoundPort(BoundPort&&) noexcept;
+  BoundPort& operator=(BoundPort&&) = delete;
+  ~BoundPort();
+
+ private:
+  friend class HttpServer;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 class HttpServer {
  public:
   // Runs in a worker's thread; what it throws becomes a 500 answer without details, or the end of a stream.
@@ -82,12 +106,12 @@ class HttpServer {
   // Called on the server's threads.
   using Refuse = std::function<HttpResponse(int status, const std::string& message)>;
 
-  // Binds and listens: throws gsa::Error where it cannot (the port is taken, no such address).
-  HttpServer(const HttpOptions& options, Handler handler, Refuse refuse);
-  ~HttpServer();  // shut_down(0)
+  HttpServer(BoundPort port, const HttpOptions& options, Handler handler, Refuse refuse);
+  HttpServer(const HttpOptions& options, Handler handler, Refuse refuse);  // with BoundPort(options)
+  ~HttpServer();                                                           // shut_down(0)
 
   std::uint16_t port() const;
-  void start();  // threads of its own; once
+  void start();  // listens, in threads of its own; once. Throws gsa::Error where it cannot
   // Accepts no more; idle connections are closed, also those whose request has not come in whole, and those with an
   // answer under way when it has ended.
   void stop_accepting();

@@ -68,9 +68,11 @@ RequestReader::Progress RequestReader::read(std::string& input) {
   if (!parser_->parser.is_header_done()) {
     const Progress progress = read_head(input);
     if (!parser_->parser.is_header_done() || progress == Progress::refused) return progress;
-    // Who has begun to send the body does not wait.
-    if (progress == Progress::wants_continue && input.empty()) return progress;
+    waits_ = progress == Progress::wants_continue;
+    if (progress != Progress::done) return Progress::head;
   }
+  // Who has begun to send the body does not wait.
+  if (std::exchange(waits_, false) && input.empty()) return Progress::wants_continue;
   return read_body(input);
 }
 
@@ -127,6 +129,7 @@ RequestReader::Progress RequestReader::check_head() {
   request_.authorization = text_of(fields[http::field::authorization]);
   request_.content_type = text_of(fields[http::field::content_type]);
   request_.origin = text_of(fields[http::field::origin]);
+  request_.host = text_of(fields[http::field::host]);
 
   if (const auto expect = fields[http::field::expect]; !expect.empty() && !form_.http_1_0) {
     if (!boost::beast::iequals(expect, "100-continue")) return refuse(417, "Expect: expected 100-continue");
@@ -164,6 +167,7 @@ void RequestReader::drop() { parser_.reset(); }
 
 HttpRequest RequestReader::take() {
   request_.body = std::move(parser_->parser.get().body());
+  request_.received = std::chrono::steady_clock::now();
   parser_.reset();
   return std::move(request_);
 }

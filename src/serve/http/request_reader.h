@@ -17,6 +17,7 @@ class RequestReader {
 
   enum class Progress {
     more,            // bytes are wanted
+    head,            // the head has come, a body follows: read() goes on with it
     wants_continue,  // the client waits for "100 Continue" before it sends the body
     done,
     refused  // the connection is of no more use: where the next request begins is unknown
@@ -24,6 +25,8 @@ class RequestReader {
   // Takes off the input's front what it has understood.
   Progress read(std::string& input);
 
+  // After head.
+  const HttpRequest& head() const { return request_; }
   // Of the request so far.
   std::int64_t body_bytes() const;
   void drop();  // what has come of the request
@@ -48,6 +51,7 @@ class RequestReader {
   std::int64_t head_bytes_ = 0;
   HttpRequest request_;
   AnswerForm form_;
+  bool waits_ = false;  // the client waits for "100 Continue"
   int status_ = 0;
   std::string message_;
 };

@@ -48,6 +48,28 @@ TEST(PagePool, ASharedPageIsFreeWhenItsLastUserLetsGo) {
   EXPECT_EQ(pool.in_use(), 0);
 }
 
+TEST(PagePool, IdleIsWhatKeepersAloneHold) {
+  PagePool pool(16);
+  pool.grow(2);
+  const std::int32_t page = pool.take();
+  EXPECT_EQ(pool.idle(), 0);
+  pool.keep(page);
+  EXPECT_EQ(pool.idle(), 0);
+  pool.release(page);
+  EXPECT_EQ(pool.idle(), 1);
+  EXPECT_TRUE(pool.is_idle(page));
+  pool.keep(page);  // a second one, and somebody who uses it
+  pool.share(page);
+  EXPECT_EQ(pool.idle(), 0);
+  pool.unkeep(page);
+  pool.release(page);
+  EXPECT_EQ(pool.idle(), 1);
+  pool.unkeep(page);
+  EXPECT_EQ(pool.idle(), 0);
+  EXPECT_EQ(pool.in_use(), 0);
+  EXPECT_FALSE(pool.is_idle(page));
+}
+
 TEST(Sequence, EmptyOneForksAndTruncates) {
   const auto pool = std::make_shared<PagePool>(16);
   Sequence sequence(pool);

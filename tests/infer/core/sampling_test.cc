@@ -307,5 +307,30 @@ TEST(Sampler, MistakesAreNamed) {
   expect_error([] { Sampler({.logprobs = -1}, 3); }, {"logprobs"});
 }
 
+// What a thread keeps for its draws tells none of them of another.
+TEST(Sampler, TextsOfAThreadKnowNothingOfEachOther) {
+  const std::vector<SamplingOptions> all = {{.temperature = 0, .repetition_penalty = 1.3},
+                                            {.temperature = 1.2, .seed = 1},
+                                            {.top_k = 40, .seed = 2},
+                                            {.top_p = 0.9, .repetition_penalty = 1.5, .seed = 3},
+                                            {.top_k = 30, .top_p = 0.8, .min_p = 0.05, .seed = 4},
+                                            {.min_p = 0.1, .seed = 5}};
+  const auto sizes = [](std::size_t i) { return static_cast<std::int64_t>(300 + 700 * (i % 3)); };
+  std::vector<std::vector<std::int32_t>> alone(all.size()), together(all.size());
+  std::vector<Sampler> samplers;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    samplers.emplace_back(all[i], sizes(i));
+    Sampler sampler(all[i], sizes(i));
+    for (unsigned step = 0; step < 20; ++step)
+      alone[i].push_back(sampler.sample(random_logits(2000, step)).id);
+  }
+  for (unsigned step = 0; step < 20; ++step) {
+    for (std::size_t i = 0; i < all.size(); ++i)
+      together[i].push_back(samplers[i].sample(random_logits(2000, step)).id);
+  }
+  EXPECT_EQ(together, alone);
+  EXPECT_LT(sizeof(Sampler), 300U);
+}
+
 }  // namespace
 }  // namespace gsa::infer

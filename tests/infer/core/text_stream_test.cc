@@ -131,10 +131,17 @@ TEST(TextStream, AgreesWithASearchOverTheWholeText) {
   std::mt19937 generator(9);
   const std::vector<std::vector<std::string>> sets = {
       {"ab"}, {"aab", "ba"}, {"abab", "bb", "aaa"}, {"b\xC3\xA9"}};
-  for (int i = 0; i < 400; ++i) {
-    const auto& stops = sets[generator() % sets.size()];
+  for (int i = 0; i < 800; ++i) {
+    std::vector<std::string> stops = sets[generator() % sets.size()];
+    if (i % 2 == 0) {  // long ones that repeat themselves and each other
+      stops.resize(generator() % 4);
+      for (std::string& stop : stops) {
+        stop.clear();
+        for (std::size_t n = 3 + generator() % 8; n > 0; --n) stop += generator() % 4 == 0 ? 'b' : 'a';
+      }
+    }
     std::string text;
-    for (int n = 0; n < 12; ++n) text += std::vector<std::string>{"a", "b", "\xC3\xA9"}[generator() % 3];
+    for (int n = 0; n < 40; ++n) text += std::vector<std::string>{"a", "b", "\xC3\xA9"}[generator() % 12 / 5];
     std::string wanted = text;
     bool done = false;
     for (std::size_t end = 1; end <= text.size() && !done; ++end) {
