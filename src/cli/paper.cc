@@ -40,8 +40,8 @@ struct PaperOptions {
 
 constexpr const char* kPaperLesson = R"(
 Trains standard, sparse-only, gated-only and gsa models side by side, on the same rows for as many tokens from the same
-seeds; measures perplexity, RULER by length, attention sinks, stability at higher learning rates, throughput, and what
-gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
+seeds; measures perplexity, RULER by length and why its scores differ, attention sinks, stability at higher learning
+rates, throughput, and what gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
 beside the paper's: index.html and README.md in the output folder. Each table has a sentence that is worked out from the
 figures: it holds, it does not hold, or it cannot be told at this scale.
 
@@ -51,8 +51,9 @@ figures: it holds, it does not hold, or it cannot be told at this scale.
 
 The output folder is all that a run is: what is done there is not done again. A run that was cut off anywhere (Ctrl-C,
 kill -9, a power cut) goes on with the same command; more --seeds, --systems and --tables may be asked for later. The
-main tables of all seeds come first. results/ has the figures of every step, logs/ what its command printed, runs/ the
-models. Ctrl-C ends with status 75.
+main tables come first, seed by seed, each seed with the times of its models behind it; then what RULER's differences
+come from, and the ablations. results/ has the figures of every step, logs/ what its command printed, runs/ the models.
+Ctrl-C ends with status 75.
 
 Text is made by rule unless --data names some: stories, code-like lines, and tasks of RULER's kind with other words and
 keys than RULER's. Each row of training has the begin mark in front.
@@ -61,6 +62,7 @@ Examples
   gsa paper                                              everything, in small
   gsa paper --scale small --seeds 2 --tables main --output evidence
   gsa paper --scale small --seeds 2 --output evidence    the ablations, later
+  gsa paper --scale small --tables ruler --output evidence   of the first seed, in a folder of more: nothing else
   gsa paper --scale small --data kernel-source.txt --output on-code
 )";
 
@@ -255,8 +257,10 @@ class PaperWork {
     const std::vector<paper::Step> all = all_steps();
     const paper::Results results = paper::read_results(all, folder_);
     paper::PageOptions page{.tables = {.scale = scale_, .seeds = seeds()},
-                            .data = source_.in_words(),
-                            .machine = machines_in(all, folder_)};
+                            .data = source_.in_words() + paper::text_repeated(results),
+                            .data_file = source_.path().filename(),
+                            .machine = machines_in(all, folder_),
+                            .dates = dates_in(all, folder_)};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
     page.steps = all.size();
@@ -332,7 +336,7 @@ void add_paper(CLI::App& app, Run& run) {
                    "the folder of everything; one that is there is gone on with")
       ->capture_default_str();
   command->add_option("--scale", options->scale, "smoke, small or medium")->capture_default_str();
-  command->add_option("--seeds", options->seeds, "of the main tables; ablations have one")
+  command->add_option("--seeds", options->seeds, "of main, speed and ruler; ablations have one")
       ->check(whole_in(1, 1000))
       ->capture_default_str();
   command
@@ -343,8 +347,8 @@ void add_paper(CLI::App& app, Run& run) {
   command
       ->add_option(
           "--tables", options->tables,
-          "main (perplexity, RULER, sinks), speed, k, indexer, stability, gates; several between commas. "
-          "Default: all, in this order")
+          "main (perplexity, RULER, sinks), speed, ruler (why RULER's scores differ), k, indexer, stability, "
+          "gates; several between commas. Default: all, in this order")
       ->delimiter(',')
       ->allow_extra_args(false);
   command->add_option("--data", options->data,

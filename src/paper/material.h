@@ -37,8 +37,8 @@ struct MaterialEvents {
 };
 
 // Every document of every dataset is one row of scale.length tokens, marks included, so that each row of training
-// begins with the begin mark. What an earlier call left there unfinished is made anew; kDataDone (paper/plan.h) is
-// written last. False: it was stopped.
+// begins with the begin mark; those of kRulerRows may be shorter. What an earlier call left there unfinished is made
+// anew; kDataDone (paper/plan.h) is written last. False: it was stopped.
 bool make_material(const std::filesystem::path& folder, const Scale& scale, const Source& source,
                    const Parallel& parallel, const MaterialEvents& events);
 
