@@ -33,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PaperOptions {
-  std::string output = "gsa-paper", scale = "smoke", data, device = "auto";
+  std::string output = "gsa-paper", scale = "smoke", data, device = "auto", essays, squad, hotpotqa;
   std::int64_t seeds = 1, threads = 0, jobs = 0;
   std::vector<std::string> systems, tables;
 };
@@ -311,7 +311,9 @@ std::string device_of(const PaperOptions& options, const std::vector<paper::Step
 }
 
 int make_paper(const PaperOptions& options) {
-  const paper::Scale scale = checking_option("--scale", [&] { return paper::scale_by_name(options.scale); });
+  const paper::RulerFiles files{options.essays, options.squad, options.hotpotqa};
+  const paper::Scale scale =
+      checking_option("--scale", [&] { return with_files(paper::scale_by_name(options.scale), files); });
   std::vector<paper::Step> plan = checking_option("", [&] {
     return paper::make_plan(
         {.scale = scale, .seeds = options.seeds, .systems = options.systems, .groups = options.tables});
@@ -319,7 +321,7 @@ int make_paper(const PaperOptions& options) {
   const std::string device = device_of(options, plan);
   watch_interrupts();
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
-  const paper::Source source(options.data);
+  const paper::Source source(options.data, files);
   const FolderLock lock(options.output, "one that gsa paper works in");
   paper::claim_folder(options.output, {.scale = scale, .data = source.identity(), .device = device});
   return PaperWork(options, scale, source, device, std::move(plan)).run();
@@ -353,6 +355,11 @@ void add_paper(CLI::App& app, Run& run) {
       ->allow_extra_args(false);
   command->add_option("--data", options->data,
                       "a text file or a dataset's folder to learn from, beside rows made by rule");
+  command->add_option("--essays", options->essays,
+                      "what RULER hides needles in, as gsa ruler takes it; default: text made by rule");
+  command->add_option("--squad", options->squad, "SQuAD's dev-v2.0.json: RULER's qa_1 is asked too");
+  command->add_option("--hotpotqa", options->hotpotqa,
+                      "HotpotQA's hotpot_dev_distractor_v1.json: RULER's qa_2 is asked too");
   command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
       ->check(whole_in(1, binding::kMaxThreads));

@@ -164,6 +164,7 @@ class Maker {
       });
     }
     write_haystack();
+    copy_files();
     write_ruler_rows();
     for (const std::int64_t length : s_.speed_lengths) write_prompt(length);
     write(fs::path(kDataDone).filename().string(), facts.dump() + "\n");
@@ -211,6 +212,17 @@ class Maker {
     write_rows(name, rows, [&](std::int64_t i) { return rule_row(stream, i, contents); });
   }
 
+  // Steps name what lies in the folder, so that it may be moved.
+  void copy_files() const {
+    const auto copy = [&](const fs::path& from, const std::string& to) {
+      if (from.empty()) return;
+      fs::copy(from, folder_ / to, fs::copy_options::recursive);
+    };
+    copy(source_.files().essays, s_.essays);
+    copy(source_.files().squad, kSquad);
+    copy(source_.files().hotpotqa, kHotpotqa);
+  }
+
   // The prompts that `gsa ruler` asks by default, at the longest trained length, each with its answers behind it: where
   // the text ends a model has just looked up what RULER scores.
   void write_ruler_rows() const {
@@ -218,7 +230,10 @@ class Maker {
     const std::int64_t length = longest_near(s_);
     if (length == 0) return;
     ruler::Material material;
-    material.essays = ruler::Essays::read(folder_ / "haystack.txt", length);
+    material.essays = ruler::Essays::read(folder_ / (s_.essays.empty() ? "haystack.txt" : s_.essays), length);
+    if (!source_.files().squad.empty()) material.squad = ruler::QuestionSet::read_squad(folder_ / kSquad);
+    if (!source_.files().hotpotqa.empty())
+      material.hotpotqa = ruler::QuestionSet::read_hotpotqa(folder_ / kHotpotqa);
     const auto count = [&](const std::string& text) {
       return static_cast<std::int64_t>(data::prompt_ids(*tokenizer_, text).size());
     };
@@ -228,7 +243,6 @@ class Maker {
     for (const std::string& name : s_.ruler_tasks) {
       check(static_cast<double>(rows.size()) / static_cast<double>(samples * tasks), kRulerRows);
       const ruler::Task& task = ruler::task_by_name(name);
-      if (!ruler::missing_material(task, material).empty()) continue;  // qa_1 and qa_2
       ruler::SampleMaker maker(task, length, kAsked, material, count);
       if (!maker.refusal().empty()) continue;  // too long for short rows
       for (const auto& sample : maker.make(0, samples, parallel_)) {
@@ -296,18 +310,41 @@ class Maker {
 
 }  // namespace
 
-Source::Source(const fs::path& path) : path_(path) {
+Scale with_files(Scale scale, const RulerFiles& files) {
+  // RULER's JSON file is told by its name.
+  if (!files.essays.empty()) scale.essays = files.essays.extension() == ".json" ? "essays.json" : "essays";
+  if (!files.squad.empty()) scale.ruler_tasks.emplace_back("qa_1");
+  if (!files.hotpotqa.empty()) scale.ruler_tasks.emplace_back("qa_2");
+  return scale;
+}
+
+Source::Source(const fs::path& path, const RulerFiles& files) : path_(path), files_(files) {
+  const auto remember = [&](const char* what, const std::string& name, std::uint32_t checksum) {
+    file_checksums_[what] = {{"file", name}, {"checksum", checksum}};
+  };
+  if (!files.essays.empty()) {
+    const auto essays = ruler::Essays::read(files.essays, 0);
+    remember("essays", essays.name(), essays.checksum());
+  }
+  for (const auto& [what, file] : {std::pair("squad", files.squad), {"hotpotqa", files.hotpotqa}}) {
+    if (file.empty()) continue;
+    const auto set =
+        file == files.squad ? ruler::QuestionSet::read_squad(file) : ruler::QuestionSet::read_hotpotqa(file);
+    remember(what, set.name, set.checksum);
+  }
   if (path_.empty()) return;
   dataset_ = fs::is_directory(path_);
   checksum_ = dataset_ ? data::Dataset(path_).fingerprint() : crc32c(MappedFile(path_).bytes(), 0);
 }
 
 OrderedJson Source::identity() const {
-  if (by_rule()) return {{"rule", kRule}, {"text", "made by rule"}};
-  return {{"rule", kRule},
-          {"text", path_.filename().string()},
-          {"kind", dataset_ ? "dataset" : "text"},
-          {"checksum", checksum_}};
+  OrderedJson json{{"rule", kRule}, {"text", by_rule() ? "made by rule" : path_.filename().string()}};
+  if (!by_rule()) {
+    json["kind"] = dataset_ ? "dataset" : "text";
+    json["checksum"] = checksum_;
+  }
+  for (const auto& [what, file] : file_checksums_.items()) json[what] = file;
+  return json;
 }
 
 std::string Source::in_words() const {

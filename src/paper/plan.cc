@@ -276,12 +276,23 @@ class Planner {
                 static_cast<double>(s_.ruler_tasks.size());
     }
     for (const std::string& task : s_.ruler_tasks) tasks += (tasks.empty() ? "" : ",") + task;
-    step.arguments = {"ruler",      "runs/" + run + "/latest",
-                      "--lengths",  list,
-                      "--tasks",    tasks,
-                      "--samples",  concat(s_.ruler_samples),
-                      "--haystack", "data/haystack.txt",
-                      "--output",   step.output};
+    step.arguments = {"ruler",
+                      "runs/" + run + "/latest",
+                      "--lengths",
+                      list,
+                      "--tasks",
+                      tasks,
+                      "--samples",
+                      concat(s_.ruler_samples),
+                      s_.essays.empty() ? "--haystack" : "--essays",
+                      "data/" + (s_.essays.empty() ? "haystack.txt" : s_.essays),
+                      "--output",
+                      step.output};
+    const auto asks = [&](const char* task) {
+      return std::find(s_.ruler_tasks.begin(), s_.ruler_tasks.end(), task) != s_.ruler_tasks.end();
+    };
+    if (asks("qa_1")) append(step.arguments, {"--squad", concat("data/", kSquad)});
+    if (asks("qa_2")) append(step.arguments, {"--hotpotqa", concat("data/", kHotpotqa)});
     if (extend > 1) append(step.arguments, {"--extend", concat(extend)});
     append(step.arguments, more);
     step.cost = tokens;

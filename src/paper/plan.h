@@ -56,6 +56,8 @@ constexpr double kPaperGates = 0.5, kOpenGates = 0.9;
 constexpr const char* kValidation[] = {"validation-1", "validation-2"};
 // RULER's own prompts, each with its answers behind it, at longest_near().
 constexpr const char* kRulerRows = "ruler-rows";
+// What qa_1 and qa_2 read, where a user has brought it.
+constexpr const char *kSquad = "squad.json", *kHotpotqa = "hotpotqa.json";
 // Written when all of data/ is there: what it came to, as JSON.
 constexpr const char* kDataDone = "data/done";
 

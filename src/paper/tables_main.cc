@@ -118,10 +118,12 @@ std::string tasks_left_out(const Scale& scale) {
                                                                                    : left_out)
         .emplace_back(task.name);
   }
+  if (left_out.empty() && data_of_others.empty()) return "";
   std::string text = concat(" Of RULER's ", ruler::all_tasks().size(), " tasks ");
-  if (!left_out.empty()) text += concat(listed(left_out), " are not asked at this scale, and ");
-  return text + concat(listed(data_of_others),
-                       " are left out, since they need SQuAD and HotpotQA, which are data of others.");
+  if (!left_out.empty()) text += listed(left_out) + " are not asked at this scale";
+  if (data_of_others.empty()) return text + ".";
+  return text + concat(left_out.empty() ? "" : ", and ", listed(data_of_others),
+                       " are left out, since they need data of others (--squad, --hotpotqa).");
 }
 
 Claim less_perplexity_on(const Figures& figures, const Table& table, std::size_t text,
@@ -255,8 +257,11 @@ Table ruler_table(const Figures& figures) {
       .title = "RULER by length",
       .about = concat("Mean score of ", s.ruler_tasks.size(), " tasks, ", s.ruler_samples,
                       " samples each; higher is better. * beyond the trained length of ", grouped(s.length),
-                      " tokens, by YaRN. The tasks that RULER hides in essays are hidden in text of ours, so "
-                      "that scores compare with each other only.",
+                      " tokens, by YaRN.",
+                      s.essays.empty()
+                          ? " The tasks that RULER hides in essays are hidden in text of ours, so that "
+                            "scores compare with each other only."
+                          : "",
                       tasks_left_out(s)),
       .columns = {},
       .paper_columns = {"4K", "8K", "16K", "32K", "64K*", "128K*"}};

@@ -246,6 +246,25 @@ TEST(PaperMaterial, RulersPromptsWithTheirAnswers) {
   }
 }
 
+TEST(PaperMaterial, FilesOfAUserLieInTheFolder) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "essays.txt") << "A boat comes home. Nobody waits for it. Then it is night.";
+  std::ofstream(folder / "dev.json")
+      << R"({"data": [{"paragraphs": [{"context": "The lamp burns on the rock.",
+      "qas": [{"question": "Where?", "answers": [{"text": "on the rock"}], "is_impossible": false}]}]}]})";
+  const RulerFiles files{folder / "essays.txt", folder / "dev.json", {}};
+  const Source source("", files);
+  const Scale scale = with_files(short_scale(), files);
+  ASSERT_TRUE(make_material(folder / "a", scale, source, serial(), {}));
+  EXPECT_EQ(read_file(folder / "a/data/essays", 1000), read_file(folder / "essays.txt", 1000));
+  EXPECT_TRUE(std::filesystem::exists(folder / "a/data/squad.json"));
+  EXPECT_EQ(data::Dataset(folder / "a/data" / kRulerRows).documents(), 3);
+  // Results depend on them.
+  EXPECT_NE(source.identity(), Source("").identity());
+  EXPECT_EQ(source.identity()["essays"]["file"], "essays.txt");
+  expect_error([&] { Source("", {{}, folder / "essays.txt", {}}); }, {"essays.txt"});
+}
+
 // RULER's prompts are written in characters that the text may lack.
 TEST(PaperMaterial, EveryCharacterIsAPiece) {
   const TemporaryFolder folder;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/errors.h"
+#include "paper/material.h"
 
 namespace gsa::paper {
 namespace {
@@ -99,6 +100,26 @@ TEST(PaperPlan, RulersGapIsTakenApart) {
   EXPECT_TRUE(std::equal(sparse.begin(), sparse.begin() + 10, dense.begin()));
   EXPECT_EQ(step(plan, "seed-1/open/eval-ruler").arguments[3], "data/ruler-rows");
   EXPECT_EQ(settings(step(plan, "seed-2/open-gated/train")).at("phases.dense"), "300");
+}
+
+TEST(PaperPlan, RulerReadsWhatAUserHas) {
+  const auto arguments = [](const RulerFiles& files) {
+    const auto plan = make_plan({.scale = with_files(scale_by_name("small"), files)});
+    return step(plan, "seed-1/gsa/ruler").arguments;
+  };
+  const auto value = [](const std::vector<std::string>& all, const char* option) -> std::string {
+    const auto found = std::find(all.begin(), all.end(), option);
+    return found == all.end() ? "" : *(found + 1);
+  };
+  const auto rule = arguments({}),
+             brought = arguments({"/a/PaulGrahamEssays.json", "/b/dev.json", "/c/d.json"});
+  EXPECT_EQ(value(rule, "--haystack"), "data/haystack.txt");
+  EXPECT_EQ(value(rule, "--squad") + value(rule, "--hotpotqa") + value(rule, "--essays"), "");
+  EXPECT_EQ(value(brought, "--haystack"), "");
+  EXPECT_EQ(value(brought, "--essays"), "data/essays.json");
+  EXPECT_EQ(value(brought, "--squad"), "data/squad.json");
+  EXPECT_EQ(value(brought, "--hotpotqa"), "data/hotpotqa.json");
+  EXPECT_TRUE(value(brought, "--tasks").ends_with("fwe,qa_1,qa_2"));
 }
 
 TEST(PaperPlan, EveryKIsAskedRulerAtTheTrainedLength) {
