@@ -30,6 +30,16 @@ def main_tables(folder):
     return text[text.index("\n## Perplexity") : text.index("\n## Training stability")]
 
 
+def figures(folder):
+    """All that the pages are made of, times aside."""
+    return {
+        str(path.relative_to(folder)): {
+            name: value for name, value in json.loads(path.read_text())["values"].items() if name not in TIMES
+        }
+        for path in folder.glob("results/**/*.json")
+    }
+
+
 def pages(folder):
     """README.md, index.html and the charts beside them."""
     found = [folder / "README.md", folder / "index.html", *folder.glob("charts/*.svg")]
