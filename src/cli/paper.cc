@@ -33,15 +33,15 @@ namespace {
 namespace fs = std::filesystem;
 
 struct PaperOptions {
-  std::string output = "gsa-paper", scale = "smoke", data, device = "auto";
+  std::string output = "gsa-paper", scale = "smoke", data, device = "auto", essays, squad, hotpotqa;
   std::int64_t seeds = 1, threads = 0, jobs = 0;
   std::vector<std::string> systems, tables;
 };
 
 constexpr const char* kPaperLesson = R"(
 Trains standard, sparse-only, gated-only and gsa models side by side, on the same rows for as many tokens from the same
-seeds; measures perplexity, RULER by length, attention sinks, stability at higher learning rates, throughput, and what
-gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
+seeds; measures perplexity, RULER by length and why its scores differ, attention sinks, stability at higher learning
+rates, throughput, and what gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
 beside the paper's: index.html and README.md in the output folder. Each table has a sentence that is worked out from the
 figures: it holds, it does not hold, or it cannot be told at this scale.
 
@@ -51,8 +51,9 @@ figures: it holds, it does not hold, or it cannot be told at this scale.
 
 The output folder is all that a run is: what is done there is not done again. A run that was cut off anywhere (Ctrl-C,
 kill -9, a power cut) goes on with the same command; more --seeds, --systems and --tables may be asked for later. The
-main tables of all seeds come first. results/ has the figures of every step, logs/ what its command printed, runs/ the
-models. Ctrl-C ends with status 75.
+main tables come first, seed by seed, each seed with the times of its models behind it; then what RULER's differences
+come from, and the ablations. results/ has the figures of every step, logs/ what its command printed, runs/ the models.
+Ctrl-C ends with status 75.
 
 Text is made by rule unless --data names some: stories, code-like lines, and tasks of RULER's kind with other words and
 keys than RULER's. Each row of training has the begin mark in front.
@@ -61,6 +62,7 @@ Examples
   gsa paper                                              everything, in small
   gsa paper --scale small --seeds 2 --tables main --output evidence
   gsa paper --scale small --seeds 2 --output evidence    the ablations, later
+  gsa paper --scale small --tables ruler --output evidence   of the first seed, in a folder of more: nothing else
   gsa paper --scale small --data kernel-source.txt --output on-code
 )";
 
@@ -255,8 +257,10 @@ class PaperWork {
     const std::vector<paper::Step> all = all_steps();
     const paper::Results results = paper::read_results(all, folder_);
     paper::PageOptions page{.tables = {.scale = scale_, .seeds = seeds()},
-                            .data = source_.in_words(),
-                            .machine = machines_in(all, folder_)};
+                            .data = source_.in_words() + paper::text_repeated(results),
+                            .data_file = source_.path().filename(),
+                            .machine = machines_in(all, folder_),
+                            .dates = dates_in(all, folder_)};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);
     page.done = results.size();
     page.steps = all.size();
@@ -307,7 +311,9 @@ std::string device_of(const PaperOptions& options, const std::vector<paper::Step
 }
 
 int make_paper(const PaperOptions& options) {
-  const paper::Scale scale = checking_option("--scale", [&] { return paper::scale_by_name(options.scale); });
+  const paper::RulerFiles files{options.essays, options.squad, options.hotpotqa};
+  const paper::Scale scale =
+      checking_option("--scale", [&] { return with_files(paper::scale_by_name(options.scale), files); });
   std::vector<paper::Step> plan = checking_option("", [&] {
     return paper::make_plan(
         {.scale = scale, .seeds = options.seeds, .systems = options.systems, .groups = options.tables});
@@ -315,7 +321,7 @@ int make_paper(const PaperOptions& options) {
   const std::string device = device_of(options, plan);
   watch_interrupts();
   std::signal(SIGPIPE, SIG_IGN);  // `| head` ends what is shown, not the work
-  const paper::Source source(options.data);
+  const paper::Source source(options.data, files);
   const FolderLock lock(options.output, "one that gsa paper works in");
   paper::claim_folder(options.output, {.scale = scale, .data = source.identity(), .device = device});
   return PaperWork(options, scale, source, device, std::move(plan)).run();
@@ -332,7 +338,7 @@ void add_paper(CLI::App& app, Run& run) {
                    "the folder of everything; one that is there is gone on with")
       ->capture_default_str();
   command->add_option("--scale", options->scale, "smoke, small or medium")->capture_default_str();
-  command->add_option("--seeds", options->seeds, "of the main tables; ablations have one")
+  command->add_option("--seeds", options->seeds, "of main, speed and ruler; ablations have one")
       ->check(whole_in(1, 1000))
       ->capture_default_str();
   command
@@ -343,12 +349,17 @@ void add_paper(CLI::App& app, Run& run) {
   command
       ->add_option(
           "--tables", options->tables,
-          "main (perplexity, RULER, sinks), speed, k, indexer, stability, gates; several between commas. "
-          "Default: all, in this order")
+          "main (perplexity, RULER, sinks), speed, ruler (why RULER's scores differ), k, indexer, stability, "
+          "gates; several between commas. Default: all, in this order")
       ->delimiter(',')
       ->allow_extra_args(false);
   command->add_option("--data", options->data,
                       "a text file or a dataset's folder to learn from, beside rows made by rule");
+  command->add_option("--essays", options->essays,
+                      "what RULER hides needles in, as gsa ruler takes it; default: text made by rule");
+  command->add_option("--squad", options->squad, "SQuAD's dev-v2.0.json: RULER's qa_1 is asked too");
+  command->add_option("--hotpotqa", options->hotpotqa,
+                      "HotpotQA's hotpot_dev_distractor_v1.json: RULER's qa_2 is asked too");
   command->add_option("--device", options->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", options->threads, "CPU threads; default: one a core, which is the most")
       ->check(whole_in(1, binding::kMaxThreads));

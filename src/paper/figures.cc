@@ -62,6 +62,20 @@ std::string ruler_step(const Scale& scale, std::int64_t length) {
   return length > scale.length ? concat("ruler-", length) : "ruler";
 }
 
+Cell mean_of_tasks(const Figures& figures, const std::string& run, const std::string& step,
+                   std::int64_t length, const std::vector<std::string>& tasks) {
+  std::map<std::int64_t, double> sums, counts;
+  for (const std::string& task : tasks) {
+    for (const auto& [seed, score] : figures.cell(run, step, concat(length, " ", task)).seeds) {
+      sums[seed] += score;
+      counts[seed] += 1;
+    }
+  }
+  Cell mean;
+  for (const auto& [seed, sum] : sums) mean.seeds[seed] = sum / counts[seed];
+  return mean;
+}
+
 double ruler_tasks(const Figures& figures, std::int64_t length) {
   auto tasks = static_cast<double>(figures.scale().ruler_tasks.size());
   for (const std::string& system : systems()) {

@@ -48,6 +48,9 @@ class Figures {
 // since some do not fit into short ones; as planned where nothing is known of it.
 std::string ruler_step(const Scale& scale, std::int64_t length);
 double ruler_tasks(const Figures& figures, std::int64_t length);
+// Of a run's scores in these tasks, seed by seed. step: "ruler", or another one that asks RULER.
+Cell mean_of_tasks(const Figures& figures, const std::string& run, const std::string& step,
+                   std::int64_t length, const std::vector<std::string>& tasks);
 // Twice the standard error of a difference of two shares of so many answers, in points; a point at least.
 double ruler_floor(const Figures& figures, std::int64_t length, const Cell& a, const Cell& b);
 
@@ -68,6 +71,7 @@ Chart bar_chart(const std::string& name, const std::string& title, const Table& 
 
 Table perplexity_table(const Figures& figures);
 Table ruler_table(const Figures& figures);
+Table ruler_gap_table(const Figures& figures);
 Table sinks_table(const Figures& figures);
 Table stability_table(const Figures& figures);
 Table throughput_table(const Figures& figures);

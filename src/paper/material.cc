@@ -11,6 +11,7 @@
 #include "data/tokenizer.h"
 #include "paper/plan.h"
 #include "paper/synthetic.h"
+#include "ruler/samples.h"
 
 namespace gsa::paper {
 namespace {
@@ -65,9 +66,11 @@ class TextRows {
 
   std::span<const std::int32_t> held_out(std::int64_t i) const { return row(i * nth_ + nth_ / 2); }
 
+  std::int64_t train_rows() const { return rows_ - held_out_; }  // different ones
+
   // Those to train on; behind the last one comes the first again.
   std::span<const std::int32_t> train(std::int64_t i) const {
-    i %= rows_ - held_out_;
+    i %= train_rows();
     const std::int64_t block = std::min(held_out_, i / (nth_ - 1)), within = i - block * (nth_ - 1);
     return row(block * nth_ + within + (block < held_out_ && within >= nth_ / 2 ? 1 : 0));
   }
@@ -144,13 +147,16 @@ class Maker {
     events_.progress(0, "a tokenizer");
     make_tokenizer();
     const std::int64_t rows = rows_of(s_.train_tokens), held_out = rows_of(s_.validation_tokens);
+    OrderedJson facts = OrderedJson::object();
     if (source_.by_rule()) {
       write_rule("validation-1", kValidation1, held_out, {Content::story});
       write_rule("validation-2", kValidation2, held_out, {Content::code});
       write_rule("train", kTrain, rows, kAlone);
     } else {
-      const TextRows text(source_, *tokenizer_, s_.length - kMarks, held_out + (rows + 1) / 2, held_out,
-                          parallel_, [&](double share) { check(share, "text"); });
+      const std::int64_t text_rows = (rows + 1) / 2;
+      const TextRows text(source_, *tokenizer_, s_.length - kMarks, held_out + text_rows, held_out, parallel_,
+                          [&](double share) { check(share, "text"); });
+      facts = {{"text_rows", text_rows}, {"text_rows_different", text.train_rows()}};
       write_rows("validation-1", held_out, [&](std::int64_t i) { return copied(text.held_out(i)); });
       write_rule("validation-2", kValidation2, held_out, {Content::story, Content::code, Content::tasks});
       write_rows("train", rows, [&](std::int64_t i) {
@@ -158,8 +164,10 @@ class Maker {
       });
     }
     write_haystack();
+    copy_files();
+    write_ruler_rows();
     for (const std::int64_t length : s_.speed_lengths) write_prompt(length);
-    write(fs::path(kDataDone).filename().string(), "");
+    write(fs::path(kDataDone).filename().string(), facts.dump() + "\n");
   }
 
  private:
@@ -202,6 +210,52 @@ class Maker {
   void write_rule(const std::string& name, std::uint64_t stream, std::int64_t rows,
                   const std::vector<Content>& contents) const {
     write_rows(name, rows, [&](std::int64_t i) { return rule_row(stream, i, contents); });
+  }
+
+  // Steps name what lies in the folder, so that it may be moved.
+  void copy_files() const {
+    const auto copy = [&](const fs::path& from, const std::string& to) {
+      if (from.empty()) return;
+      fs::copy(from, folder_ / to, fs::copy_options::recursive);
+    };
+    copy(source_.files().essays, s_.essays);
+    copy(source_.files().squad, kSquad);
+    copy(source_.files().hotpotqa, kHotpotqa);
+  }
+
+  // The prompts that `gsa ruler` asks by default, at the longest trained length, each with its answers behind it: where
+  // the text ends a model has just looked up what RULER scores.
+  void write_ruler_rows() const {
+    constexpr std::uint64_t kAsked = 42;  // the seed of `gsa ruler`
+    const std::int64_t length = longest_near(s_);
+    if (length == 0) return;
+    ruler::Material material;
+    material.essays = ruler::Essays::read(folder_ / (s_.essays.empty() ? "haystack.txt" : s_.essays), length);
+    if (!source_.files().squad.empty()) material.squad = ruler::QuestionSet::read_squad(folder_ / kSquad);
+    if (!source_.files().hotpotqa.empty())
+      material.hotpotqa = ruler::QuestionSet::read_hotpotqa(folder_ / kHotpotqa);
+    const auto count = [&](const std::string& text) {
+      return static_cast<std::int64_t>(data::prompt_ids(*tokenizer_, text).size());
+    };
+    const auto tasks = static_cast<std::int64_t>(s_.ruler_tasks.size());
+    const std::int64_t samples = std::max<std::int64_t>(1, s_.validation_tokens / length / tasks);
+    std::vector<Ids> rows;
+    for (const std::string& name : s_.ruler_tasks) {
+      check(static_cast<double>(rows.size()) / static_cast<double>(samples * tasks), kRulerRows);
+      const ruler::Task& task = ruler::task_by_name(name);
+      ruler::SampleMaker maker(task, length, kAsked, material, count);
+      if (!maker.refusal().empty()) continue;  // too long for short rows
+      for (const auto& sample : maker.make(0, samples, parallel_)) {
+        if (!sample) continue;
+        std::string text = sample->prompt;
+        for (std::size_t i = 0; i < sample->answers.size(); ++i)
+          text += (i > 0 ? ", " : " ") + sample->answers[i];
+        tokenizer_->encode(text, rows.emplace_back());
+        rows.back().resize(std::min(rows.back().size(), static_cast<std::size_t>(length - kMarks)));
+      }
+    }
+    write_rows(kRulerRows, std::ssize(rows),
+               [&](std::int64_t i) { return rows[static_cast<std::size_t>(i)]; });
   }
 
   // Made in parallel, written in their order.
@@ -256,18 +310,41 @@ class Maker {
 
 }  // namespace
 
-Source::Source(const fs::path& path) : path_(path) {
+Scale with_files(Scale scale, const RulerFiles& files) {
+  // RULER's JSON file is told by its name.
+  if (!files.essays.empty()) scale.essays = files.essays.extension() == ".json" ? "essays.json" : "essays";
+  if (!files.squad.empty()) scale.ruler_tasks.emplace_back("qa_1");
+  if (!files.hotpotqa.empty()) scale.ruler_tasks.emplace_back("qa_2");
+  return scale;
+}
+
+Source::Source(const fs::path& path, const RulerFiles& files) : path_(path), files_(files) {
+  const auto remember = [&](const char* what, const std::string& name, std::uint32_t checksum) {
+    file_checksums_[what] = {{"file", name}, {"checksum", checksum}};
+  };
+  if (!files.essays.empty()) {
+    const auto essays = ruler::Essays::read(files.essays, 0);
+    remember("essays", essays.name(), essays.checksum());
+  }
+  for (const auto& [what, file] : {std::pair("squad", files.squad), {"hotpotqa", files.hotpotqa}}) {
+    if (file.empty()) continue;
+    const auto set =
+        file == files.squad ? ruler::QuestionSet::read_squad(file) : ruler::QuestionSet::read_hotpotqa(file);
+    remember(what, set.name, set.checksum);
+  }
   if (path_.empty()) return;
   dataset_ = fs::is_directory(path_);
   checksum_ = dataset_ ? data::Dataset(path_).fingerprint() : crc32c(MappedFile(path_).bytes(), 0);
 }
 
 OrderedJson Source::identity() const {
-  if (by_rule()) return {{"rule", kRule}, {"text", "made by rule"}};
-  return {{"rule", kRule},
-          {"text", path_.filename().string()},
-          {"kind", dataset_ ? "dataset" : "text"},
-          {"checksum", checksum_}};
+  OrderedJson json{{"rule", kRule}, {"text", by_rule() ? "made by rule" : path_.filename().string()}};
+  if (!by_rule()) {
+    json["kind"] = dataset_ ? "dataset" : "text";
+    json["checksum"] = checksum_;
+  }
+  for (const auto& [what, file] : file_checksums_.items()) json[what] = file;
+  return json;
 }
 
 std::string Source::in_words() const {

@@ -1,5 +1,9 @@
 #include "paper/page.h"
 
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
 #include "core/number_text.h"
 #include "gsa/error.h"
 #include "gsa/version.h"
@@ -49,13 +53,20 @@ std::string how_it_is_judged(std::int64_t seeds) {
       " degrees of freedom where two alone would have ", seeds - 1, ".", kWorkedOut);
 }
 
+// That makes this page, but for the folder.
+std::string command_of(const PageOptions& o) {
+  return concat("gsa paper --scale ", o.tables.scale.name,
+                o.tables.seeds > 1 ? concat(" --seeds ", o.tables.seeds) : "",
+                o.data_file.empty() ? "" : " --data " + o.data_file);
+}
+
 // Paragraphs that both pages begin with.
 std::vector<std::string> introduction(const PageOptions& o) {
   const Scale& s = o.tables.scale;
   std::string model;
   for (const std::string& setting : s.model) model += (model.empty() ? "" : ", ") + setting;
   std::vector<std::string> paragraphs = {
-      concat("Made by gsa ", GSA_VERSION, " (gsa paper --scale ", s.name,
+      concat("Made by gsa ", GSA_VERSION, " (", command_of(o),
              "). The paper's figures stand beside ours for the "
              "relations between systems: its models have 1.7B parameters and 400B tokens, so that absolute "
              "figures do not compare. ",
@@ -72,6 +83,7 @@ std::vector<std::string> introduction(const PageOptions& o) {
              ", gsa with k_base = ", grouped(s.k()), " (mean k is in the table)."),
       "Data: " + o.data};
   if (!o.machine.empty()) paragraphs.push_back("Machine: " + o.machine + ".");
+  if (!o.dates.empty()) paragraphs.push_back("Measured: " + o.dates + ".");
   if (o.done < o.steps) {
     paragraphs.push_back(concat(o.done, " of ", o.steps, " steps of all tables are done."));
   }
@@ -126,6 +138,48 @@ std::string markdown_escaped(const std::string& text) {
   return escaped;
 }
 
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// Markdown would take a line that begins with it for a list, a heading, a quotation or a table; and units stay with
+// their numbers.
+bool may_begin_a_line(const std::string& word) {
+  const std::size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+  const bool number = digits > 0 && digits + 1 == word.size() && (word.back() == '.' || word.back() == ')');
+  return !number && word.find_first_of("-+*#>=|~%") != 0;
+}
+
+// Prose in lines of at most so many characters, as everywhere in this project; indent: of all but the first line.
+std::string wrapped(const std::string& text, const std::string& indent = "") {
+  constexpr std::size_t kMaxWidth = 120;
+  std::vector<std::string> parts;  // between which a line may end
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (parts.empty() || may_begin_a_line(word)) {
+      parts.push_back(word);
+    } else {
+      parts.back() += " " + word;
+    }
+  }
+  std::string lines;
+  std::size_t width = 0;
+  for (const std::string& part : parts) {
+    const std::size_t size = width_of(part);
+    if (width > 0 && width + 1 + size > kMaxWidth) {
+      lines += "\n" + indent;
+      width = indent.size();
+    } else if (width > 0) {
+      lines += " ";
+      ++width;
+    }
+    lines += part;
+    width += size;
+  }
+  return lines + "\n";
+}
+
 std::string markdown_table(const Table& table) {
   std::string text = "| |", rule = "|---|";
   const auto head = [&](const char* whose, const std::string& name) {
@@ -149,6 +203,17 @@ std::string markdown_table(const Table& table) {
 }
 
 }  // namespace
+
+std::string text_repeated(const Results& results) {
+  const auto data = results.find("data");
+  if (data == results.end() || !data->second.contains("text_rows")) return "";
+  const double rows = data->second.at("text_rows"), different = data->second.at("text_rows_different");
+  return concat(
+      " The text fills ", grouped(std::llround(rows)), " rows of the training set with ",
+      grouped(std::llround(different)), " different ones: ",
+      rows <= different ? "none comes again" : concat("each comes ", fixed(rows / different, 1), " times"),
+      ".");
+}
 
 std::string html_page(const PageOptions& options, const std::vector<Table>& tables) {
   std::string html = concat(
@@ -188,23 +253,25 @@ std::string html_page(const PageOptions& options, const std::vector<Table>& tabl
 
 std::string markdown_page(const PageOptions& options, const std::vector<Table>& tables) {
   std::string text = concat("# ", kTitle, "\n\n");
-  for (const std::string& paragraph : introduction(options)) text += markdown_escaped(paragraph) + "\n\n";
+  for (const std::string& paragraph : introduction(options))
+    text += wrapped(markdown_escaped(paragraph)) + "\n";
   text += "## In short\n\n";
   for (const Table& table : tables) {
     for (const auto& [name, verdict] : sentences(table)) {
-      text += concat("- **", markdown_escaped(name.empty() ? table.title : name), ".** ",
-                     markdown_escaped(verdict.sentence), "\n");
+      text += wrapped(concat("- **", markdown_escaped(name.empty() ? table.title : name), ".** ",
+                             markdown_escaped(verdict.sentence)),
+                      "  ");
     }
   }
-  text += concat("\n", kDownstream, "\n");
+  text += "\n" + wrapped(kDownstream);
   for (const Table& table : tables) {
-    text += concat("\n## ", markdown_escaped(table.title), "\n\n", markdown_escaped(table.about), "\n\n",
-                   markdown_table(table));
+    text += concat("\n## ", markdown_escaped(table.title), "\n\n", wrapped(markdown_escaped(table.about)),
+                   "\n", markdown_table(table));
     for (const auto& [name, verdict] : sentences(table)) {
-      text += concat("\n", name.empty() ? "" : concat("**", markdown_escaped(name), ".** "),
-                     markdown_escaped(verdict.sentence), "\n");
+      text += "\n" + wrapped(concat(name.empty() ? "" : concat("**", markdown_escaped(name), ".** "),
+                                    markdown_escaped(verdict.sentence)));
     }
-    for (const std::string& note : table.notes) text += concat("\n", markdown_escaped(note), "\n");
+    for (const std::string& note : table.notes) text += "\n" + wrapped(markdown_escaped(note));
     for (const Chart& chart : table.charts)
       text += concat("\n![", markdown_escaped(chart.title()), "](charts/", chart.name, ".svg)\n");
   }

@@ -17,6 +17,16 @@ struct Variant {
   bool sparse() const { return !settings.empty(); }
 };
 
+// gsa and gated-only whose gates start as new models' do.
+const Variant& open_variant() {
+  static const Variant variant = {"open", "base-open", {"system=gsa"}};
+  return variant;
+}
+const Variant& open_gated_variant() {
+  static const Variant variant = {"open-gated", "base-open", {}};
+  return variant;
+}
+
 const std::vector<Variant>& main_variants() {
   static const std::vector<Variant> variants = {{"standard", "base-standard", {}},
                                                 {"sparse-only", "base-standard", {"system=sparse-only"}},
@@ -49,14 +59,27 @@ class Planner {
                       .cost = 0.02 * static_cast<double>(s_.train_tokens)});
     for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) {
       if (wants("main")) main(seed);
-      if (wants("speed") && seed == 1) speed();  // of the same models
+      if (wants("speed")) speed(seed);  // of the same models
+    }
+    if (wants("ruler")) {
+      // What needs one base model comes first, for all seeds.
+      for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) open_gates(seed);
+      for (std::int64_t seed = 1; seed <= o_.seeds; ++seed) {
+        const Variant& gsa = main_variants().back();
+        selection_on_ruler(adapt("ruler", gsa, seed));
+      }
     }
     if (wants("k")) {
-      for (const std::int64_t k : s_.ks)
-        ablation("k", {k_name(k), "base-gated", {"system=gsa", concat("k_base=", k)}}, k != s_.k());
+      for (const std::int64_t k : s_.ks) {
+        const bool own = k != s_.k();
+        ablation("k", {k_name(k), "base-gated", {"system=gsa", concat("k_base=", k)}}, own);
+        // The main tables' gsa has been asked at this length among others.
+        if (own && longest_near(s_) > 0)
+          ruler_step("k", concat(seed_name(1), "/", k_name(k)), "ruler", {longest_near(s_)}, 1);
+      }
       if (!s_.speed_lengths.empty()) {
         for (const std::int64_t k : s_.ks)
-          speed_of("k", k == s_.k() ? "gsa" : k_name(k), s_.speed_lengths.back());
+          speed_of("k", k == s_.k() ? "gsa" : k_name(k), 1, s_.speed_lengths.back());
       }
     }
     if (wants("indexer")) {
@@ -71,7 +94,7 @@ class Planner {
       ablation("gates", {"g2", "base-g2", {"system=gsa", "output_gate=none"}});
       ablation("gates", {"g1", "base-g1", {"system=gsa", "value_gate=none"}});
       ablation("gates", {"gsa", "base-gated", {"system=gsa"}}, false);
-      ablation("gates", {"open", "base-open", {"system=gsa"}});
+      ablation("gates", open_variant());
     }
     return std::move(steps_);
   }
@@ -204,11 +227,11 @@ class Planner {
   }
 
   void evaluation_step(const std::string& group, const std::string& run, const std::string& name,
-                       std::size_t text, const Arguments& more) {
+                       const char* data, const Arguments& more) {
     Step step{.name = run + "/" + name, .kind = Kind::evaluation, .group = group, .needs = {run + "/train"}};
     step.output = concat("runs/", run, "/", name, ".json");
     step.arguments = {"eval",     "runs/" + run + "/latest",
-                      "--data",   concat("data/", kValidation[text]),
+                      "--data",   concat("data/", data),
                       "--length", concat(s_.length),
                       "--stride", concat(s_.length),
                       "--tokens", concat(s_.validation_tokens),
@@ -220,21 +243,29 @@ class Planner {
 
   // Everything that is measured, on the first text.
   void evaluation(const std::string& group, const std::string& run) {
-    evaluation_step(group, run, "eval-1", 0, {});
+    evaluation_step(group, run, "eval-1", kValidation[0], {});
   }
 
   // Lengths beyond the trained one by YaRN, in a step of their own: YaRN changes short ones too.
   void ruler(const std::string& group, const std::string& run) {
-    std::vector<std::int64_t> near, far;
-    for (const std::int64_t length : s_.ruler_lengths) (length <= s_.length ? near : far).push_back(length);
-    if (!near.empty()) ruler_step(group, run, "ruler", near, 1);
-    for (const std::int64_t length : far) {
+    ruler_near(group, run, "ruler");
+    for (const std::int64_t length : s_.ruler_lengths) {
+      if (length <= s_.length) continue;
       ruler_step(group, run, concat("ruler-", length), {length}, (length + s_.length - 1) / s_.length);
     }
   }
 
+  void ruler_near(const std::string& group, const std::string& run, const std::string& name,
+                  const Arguments& more = {}) {
+    std::vector<std::int64_t> near;
+    for (const std::int64_t length : s_.ruler_lengths) {
+      if (length <= s_.length) near.push_back(length);
+    }
+    if (!near.empty()) ruler_step(group, run, name, near, 1, more);
+  }
+
   void ruler_step(const std::string& group, const std::string& run, const std::string& name,
-                  const std::vector<std::int64_t>& lengths, std::int64_t extend) {
+                  const std::vector<std::int64_t>& lengths, std::int64_t extend, const Arguments& more = {}) {
     Step step{.name = run + "/" + name, .kind = Kind::ruler, .group = group, .needs = {run + "/train"}};
     step.output = "runs/" + run + "/" + name;
     std::string list, tasks;
@@ -245,13 +276,25 @@ class Planner {
                 static_cast<double>(s_.ruler_tasks.size());
     }
     for (const std::string& task : s_.ruler_tasks) tasks += (tasks.empty() ? "" : ",") + task;
-    step.arguments = {"ruler",      "runs/" + run + "/latest",
-                      "--lengths",  list,
-                      "--tasks",    tasks,
-                      "--samples",  concat(s_.ruler_samples),
-                      "--haystack", "data/haystack.txt",
-                      "--output",   step.output};
+    step.arguments = {"ruler",
+                      "runs/" + run + "/latest",
+                      "--lengths",
+                      list,
+                      "--tasks",
+                      tasks,
+                      "--samples",
+                      concat(s_.ruler_samples),
+                      s_.essays.empty() ? "--haystack" : "--essays",
+                      "data/" + (s_.essays.empty() ? "haystack.txt" : s_.essays),
+                      "--output",
+                      step.output};
+    const auto asks = [&](const char* task) {
+      return std::find(s_.ruler_tasks.begin(), s_.ruler_tasks.end(), task) != s_.ruler_tasks.end();
+    };
+    if (asks("qa_1")) append(step.arguments, {"--squad", concat("data/", kSquad)});
+    if (asks("qa_2")) append(step.arguments, {"--hotpotqa", concat("data/", kHotpotqa)});
     if (extend > 1) append(step.arguments, {"--extend", concat(extend)});
+    append(step.arguments, more);
     step.cost = tokens;
     add(std::move(step));
   }
@@ -262,16 +305,37 @@ class Planner {
       if (!chosen(o_.systems, variant.name)) continue;
       const std::string run = adapt("main", variant, seed);
       evaluation("main", run);
-      evaluation_step("main", run, "eval-2", 1, {"--measure", "perplexity"});
-      // What its own dense attention gives: whose fault a gap is.
-      if (variant.sparse())
-        evaluation_step("main", run, "eval-dense", 0, {"--measure", "perplexity", "--phase", "dense"});
+      evaluation_step("main", run, "eval-2", kValidation[1], {"--measure", "perplexity"});
+      if (variant.sparse()) dense_evaluation("main", run);
       ruler("main", run);
     }
   }
 
-  void speed_of(const std::string& group, const std::string& name, std::int64_t length) {
-    const std::string run = seed_name(1) + "/" + name;
+  // What its own dense attention gives: whose fault a gap is.
+  void dense_evaluation(const std::string& group, const std::string& run) {
+    evaluation_step(group, run, "eval-dense", kValidation[0],
+                    {"--measure", "perplexity", "--phase", "dense"});
+  }
+
+  // What selection keeps of attention in RULER's prompts, and what they score without it.
+  void selection_on_ruler(const std::string& run) {
+    ruler_near("ruler", run, "ruler");
+    evaluation_step("ruler", run, "eval-ruler", kRulerRows, {"--measure", "perplexity,selection"});
+    ruler_near("ruler", run, "ruler-dense", {"--phase", "dense"});
+  }
+
+  void open_gates(std::int64_t seed) {
+    const std::string gated = adapt("ruler", open_gated_variant(), seed);
+    evaluation("ruler", gated);
+    ruler_near("ruler", gated, "ruler");
+    const std::string gsa = adapt("ruler", open_variant(), seed);
+    evaluation("ruler", gsa);
+    dense_evaluation("ruler", gsa);
+    selection_on_ruler(gsa);
+  }
+
+  void speed_of(const std::string& group, const std::string& name, std::int64_t seed, std::int64_t length) {
+    const std::string run = seed_name(seed) + "/" + name;
     Step step{.name = concat(run, "/speed-", length), .kind = Kind::speed, .group = group};
     step.needs = {run + "/train"};
     step.output = "logs/" + step.name + ".log";  // what it prints
@@ -288,11 +352,11 @@ class Planner {
     add(std::move(step));
   }
 
-  void speed() {
+  void speed(std::int64_t seed) {
     for (const Variant& variant : main_variants()) {
       if (!chosen(o_.systems, variant.name)) continue;
-      adapt("speed", variant, 1);
-      for (const std::int64_t length : s_.speed_lengths) speed_of("speed", variant.name, length);
+      adapt("speed", variant, seed);
+      for (const std::int64_t length : s_.speed_lengths) speed_of("speed", variant.name, seed, length);
     }
   }
 
@@ -333,13 +397,22 @@ class Planner {
 }  // namespace
 
 const std::vector<std::string>& group_names() {
-  static const std::vector<std::string> names = {"main", "speed", "k", "indexer", "stability", "gates"};
+  static const std::vector<std::string> names = {"main",    "speed",     "ruler", "k",
+                                                 "indexer", "stability", "gates"};
   return names;
 }
 
 const std::vector<std::string>& systems() {
   static const std::vector<std::string> names = {"standard", "sparse-only", "gated-only", "gsa"};
   return names;
+}
+
+std::int64_t longest_near(const Scale& scale) {
+  std::int64_t longest = 0;
+  for (const std::int64_t length : scale.ruler_lengths) {
+    if (length <= scale.length) longest = length;
+  }
+  return longest;
 }
 
 std::string seed_name(std::int64_t seed) { return concat("seed-", seed); }

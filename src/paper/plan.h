@@ -32,18 +32,19 @@ struct Step {
   bool may_diverge = false;  // NaN is a finding, not a failure
 };
 
-// "main" (perplexity, RULER, sinks), "speed", "stability", "gates", "k", "indexer".
+// In their order: "main" (perplexity, RULER, sinks), "speed", "ruler" (why RULER's scores differ), "k", "indexer",
+// "stability", "gates".
 const std::vector<std::string>& group_names();
 
 struct PlanOptions {
   Scale scale;
-  std::int64_t seeds = 1;                 // of the main tables; ablations have the first one
+  std::int64_t seeds = 1;                 // of main, speed and ruler; ablations have the first one
   std::vector<std::string> systems = {};  // of the four; none: all
   std::vector<std::string> groups = {};   // none: all
 };
 
-// The main tables of every seed come first, system by system, the times of the first seed's models among them. Throws
-// gsa::Error for a system or a group that does not exist.
+// The main tables come first, seed by seed and in each system by system, with the times of a seed's models behind them.
+// Throws gsa::Error for a system or a group that does not exist.
 std::vector<Step> make_plan(const PlanOptions& options);
 
 // ---- names that plan and tables share
@@ -53,12 +54,18 @@ constexpr double kPaperGates = 0.5, kOpenGates = 0.9;
 
 // Datasets for perplexity, under data/.
 constexpr const char* kValidation[] = {"validation-1", "validation-2"};
-// Written when all of data/ is there.
+// RULER's own prompts, each with its answers behind it, at longest_near().
+constexpr const char* kRulerRows = "ruler-rows";
+// What qa_1 and qa_2 read, where a user has brought it.
+constexpr const char *kSquad = "squad.json", *kHotpotqa = "hotpotqa.json";
+// Written when all of data/ is there: what it came to, as JSON.
 constexpr const char* kDataDone = "data/done";
 
 const std::vector<std::string>& systems();  // in the paper's order
-std::string seed_name(std::int64_t seed);   // "seed-1"
-std::string k_name(std::int64_t k);         // "k-96"; Scale::k() is "gsa" itself
-std::string rate_name(double factor);       // "rate-2"
+// The longest length of RULER that needs no YaRN; 0 where there is none.
+std::int64_t longest_near(const Scale& scale);
+std::string seed_name(std::int64_t seed);  // "seed-1"
+std::string k_name(std::int64_t k);        // "k-96"; Scale::k() is "gsa" itself
+std::string rate_name(double factor);      // "rate-2"
 
 }  // namespace gsa::paper

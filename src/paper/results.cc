@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ctime>
 #include <optional>
 
 #include "core/file.h"
@@ -64,6 +65,15 @@ void put_curve(Values& values, const std::vector<CurvePoint>& losses) {
 
 Json read_json(const std::filesystem::path& file) {
   return parse_json(read_file(file, kMaxFile), file.string());
+}
+
+std::string utc_date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
 }
 
 // A line of JSON that a command of another version wrote may lack a key, or have something else there.
@@ -190,7 +200,12 @@ Values values_of(const Step& step, const std::filesystem::path& folder) {
   const std::filesystem::path output = folder / step.output;
   switch (step.kind) {
     case Kind::data:
-      return {};
+      return reading(folder / kDataDone, [&] {
+        Values values;
+        const Json facts = read_json(folder / kDataDone);
+        for (const char* key : {"text_rows", "text_rows_different"}) put(values, key, facts, key);
+        return values;
+      });
     case Kind::training:
       return reading(output, [&] { return training_values(read_file(output / "metrics.jsonl", kMaxFile)); });
     case Kind::evaluation:
@@ -210,7 +225,8 @@ std::filesystem::path result_file(const Step& step, const std::filesystem::path&
 void write_result(const Step& step, const Values& values, const std::filesystem::path& folder) {
   const std::filesystem::path path = result_file(step, folder);
   std::filesystem::create_directories(path.parent_path());
-  OrderedJson json{{"step", step.name}, {"arguments", step.arguments}, {"machine", machine_name()}};
+  OrderedJson json{
+      {"step", step.name}, {"arguments", step.arguments}, {"machine", machine_name()}, {"date", utc_date()}};
   json["values"] = OrderedJson::object();
   for (const auto& [name, value] : values)
     json["values"][name] = std::isfinite(value) ? OrderedJson(value) : OrderedJson();
@@ -233,6 +249,26 @@ std::string machines_in(const std::vector<Step>& plan, const std::filesystem::pa
   std::string text;
   for (const auto& [machine, device] : machines) text += concat(text.empty() ? "" : "; ", machine, device);
   return text;
+}
+
+std::string dates_in(const std::vector<Step>& plan, const std::filesystem::path& folder) {
+  std::string first, last;
+  std::size_t without = 0;
+  for (const Step& step : plan) {
+    const std::filesystem::path path = result_file(step, folder);
+    if (!std::filesystem::exists(path)) continue;
+    const Json json = read_json(path);
+    if (!json.contains("date") || !json["date"].is_string()) {
+      ++without;
+      continue;
+    }
+    const std::string date = json["date"].get<std::string>();
+    if (first.empty() || date < first) first = date;
+    last = std::max(last, date);
+  }
+  if (first.empty()) return "";
+  return concat(first, first == last ? "" : " to " + last,
+                without > 0 ? concat(" (", without, " earlier results do not say when)") : "");
 }
 
 std::int64_t seeds_in(const std::filesystem::path& folder) {

@@ -38,14 +38,17 @@ struct CurvePoint {
 };
 std::vector<CurvePoint> curve_of(const Values& values);
 
-// From what a command left in the output folder.
+// From what a command left in the output folder. Of the data: text_rows (rows of training that are of the text) and
+// text_rows_different; nothing where all is made by rule.
 Values values_of(const Step& step, const std::filesystem::path& folder);
 
 std::filesystem::path result_file(const Step& step, const std::filesystem::path& folder);
-// Remembers the machine too.
+// Remembers the machine and the day too.
 void write_result(const Step& step, const Values& values, const std::filesystem::path& folder);
 // What the steps ran on, as they remember it: several machines where there were several. Empty where none is done.
 std::string machines_in(const std::vector<Step>& plan, const std::filesystem::path& folder);
+// The days on which they were done: "2026-11-16 to 2026-11-18". Empty where no result says it.
+std::string dates_in(const std::vector<Step>& plan, const std::filesystem::path& folder);
 // How many seeds have results in the folder: 1 .. n.
 std::int64_t seeds_in(const std::filesystem::path& folder);
 // Of the steps that have one.

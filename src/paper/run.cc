@@ -145,7 +145,12 @@ bool is_done(const Step& step, const std::filesystem::path& folder) {
 }
 
 bool has_output(const Step& step, const std::filesystem::path& folder) {
-  if (step.kind == Kind::data) return std::filesystem::exists(folder / kDataDone);
+  if (step.kind == Kind::data) {
+    // An empty one is of an earlier version, which made less.
+    std::error_code none;
+    const auto size = std::filesystem::file_size(folder / kDataDone, none);
+    return !none && size > 0;
+  }
   return step.kind != Kind::training || newest_step(folder / step.output) == step.steps;
 }
 

@@ -37,6 +37,7 @@ struct Scale {
   std::int64_t train_tokens = 0, validation_tokens = 0;
   std::vector<std::int64_t> ruler_lengths = {};  // ascending; those beyond `length` by YaRN
   std::vector<std::string> ruler_tasks = {};
+  std::string essays = "";  // under data/, that needles are hidden in; empty: text made by rule
   std::int64_t ruler_samples = 0;
   std::vector<std::int64_t> speed_lengths = {};
   std::int64_t speed_tokens = 0;      // that are generated behind the prompt

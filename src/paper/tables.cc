@@ -36,9 +36,9 @@ const std::string& Chart::title() const {
 
 std::vector<Table> make_tables(const TableOptions& options, const Results& results) {
   const Figures figures(options, results);
-  std::vector<Table> tables = {perplexity_table(figures), ruler_table(figures),      sinks_table(figures),
-                               stability_table(figures),  throughput_table(figures), gates_table(figures),
-                               k_table(figures),          indexer_table(figures)};
+  std::vector<Table> tables = {perplexity_table(figures), ruler_table(figures),     ruler_gap_table(figures),
+                               sinks_table(figures),      stability_table(figures), throughput_table(figures),
+                               gates_table(figures),      k_table(figures),         indexer_table(figures)};
   for (Table& table : tables) std::erase_if(table.charts, [](const Chart& chart) { return !has_any(chart); });
   return tables;
 }

@@ -32,7 +32,7 @@ struct Chart {
   const std::string& title() const;
 };
 
-// What this project asks of itself, beside what the paper claims.
+// A relation with a sentence of its own: what this project asks of itself, or what must not decide the table.
 struct Goal {
   std::string name;
   Verdict verdict;

@@ -6,6 +6,7 @@
 #include "core/number_text.h"
 #include "gsa/error.h"
 #include "paper/figures.h"
+#include "ruler/task.h"
 
 namespace gsa::paper {
 namespace {
@@ -35,15 +36,22 @@ std::string split_note(const Table& table, const std::string& text, const std::s
 
 // What becomes of gsa's difference to standard where the gates start as this project's do.
 std::string open_gates_note(const Figures& figures) {
-  const auto beside_standard = [&](const char* run) {
-    return mean_difference(figures.first_seed(run, "eval-1", "perplexity"),
-                           figures.first_seed("standard", "eval-1", "perplexity"), Unit::percent);
+  Cell open = figures.cell("open", "eval-1", "perplexity"),
+       paper = figures.cell("gsa", "eval-1", "perplexity");
+  // Of the seeds that both have.
+  std::erase_if(paper.seeds, [&](const auto& entry) { return !open.seeds.contains(entry.first); });
+  std::erase_if(open.seeds, [&](const auto& entry) { return !paper.seeds.contains(entry.first); });
+  const auto beside_standard = [&](const Cell& cell) {
+    return mean_difference(cell, figures.cell("standard", "eval-1", "perplexity"), Unit::percent);
   };
-  const double paper = beside_standard("gsa"), open = beside_standard("open");
-  if (!std::isfinite(paper) || !std::isfinite(open)) return "";
-  return concat("gsa beside standard on ", figures.text(0), ", first seed: ", signed_percent(paper),
-                ". With gates that start at ", kOpenGates, " instead of ", kPaperGates,
-                " (ablation of gate positions): ", signed_percent(open), ".");
+  if (!std::isfinite(beside_standard(paper)) || !std::isfinite(beside_standard(open))) return "";
+  const std::string seeds = open.seeds.size() > 1    ? concat("mean of ", open.seeds.size(), " seeds")
+                            : open.seeds.contains(1) ? "first seed"
+                                                     : "one seed";
+  return concat("gsa beside standard on ", figures.text(0), ", ", seeds, ": ",
+                signed_percent(beside_standard(paper)), ". With gates that start at ", kOpenGates,
+                " instead of ", kPaperGates,
+                " (ablation of gate positions): ", signed_percent(beside_standard(open)), ".");
 }
 
 // Which part of gsa's difference to standard comes with the gates, and which with the indexer.
@@ -58,6 +66,64 @@ std::string split_of_ruler(const Table& table, std::size_t column) {
                 " points. Gates make ", signed_number(gates),
                 " of it (gated-only beside standard), the indexer ", signed_number(indexer),
                 " (gsa beside gated-only).");
+}
+
+// Tasks of RULER by whether any system answers them, at one length: means over all of them hide that some are out of
+// reach for models of a size.
+struct TasksAnswered {
+  std::vector<std::string> by_some = {}, by_none = {};
+};
+
+// Answered: a mean over the seeds of at least this, by one of the systems.
+constexpr double kAnswered = 10;
+
+TasksAnswered tasks_answered(const Figures& figures, std::int64_t length) {
+  TasksAnswered tasks;
+  for (const std::string& task : figures.scale().ruler_tasks) {
+    double best = -1;
+    for (const std::string& system : systems()) {
+      const Cell score = figures.cell(system, ruler_step(figures.scale(), length), concat(length, " ", task));
+      if (score.run()) best = std::max(best, score.mean());
+    }
+    if (best >= 0) (best >= kAnswered ? tasks.by_some : tasks.by_none).push_back(task);
+  }
+  return tasks;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// What the tasks are that nobody answers, at the longest trained length.
+std::string unanswered_note(const TasksAnswered& tasks, std::int64_t length) {
+  if (tasks.by_none.empty()) return "";
+  const std::size_t all = tasks.by_none.size() + tasks.by_some.size();
+  std::string note =
+      concat("At ", grouped(length), " tokens no system answers ", tasks.by_none.size(), " of the ", all,
+             " tasks: no mean over seeds reaches ", kAnswered, " (", listed(tasks.by_none), ").");
+  if (tasks.by_some.empty()) return note;
+  return note + concat(" They add next to nothing to the means of ", all, "; the last column is the mean of ",
+                       listed(tasks.by_some), ".");
+}
+
+// Which of RULER's tasks are not asked, and why.
+std::string tasks_left_out(const Scale& scale) {
+  std::vector<std::string> left_out, data_of_others;
+  for (const ruler::Task& task : ruler::all_tasks()) {
+    if (std::find(scale.ruler_tasks.begin(), scale.ruler_tasks.end(), task.name) != scale.ruler_tasks.end())
+      continue;
+    (task.source == ruler::Source::squad || task.source == ruler::Source::hotpotqa ? data_of_others
+                                                                                   : left_out)
+        .emplace_back(task.name);
+  }
+  if (left_out.empty() && data_of_others.empty()) return "";
+  std::string text = concat(" Of RULER's ", ruler::all_tasks().size(), " tasks ");
+  if (!left_out.empty()) text += listed(left_out) + " are not asked at this scale";
+  if (data_of_others.empty()) return text + ".";
+  return text + concat(left_out.empty() ? "" : ", and ", listed(data_of_others),
+                       " are left out, since they need data of others (--squad, --hotpotqa).");
 }
 
 Claim less_perplexity_on(const Figures& figures, const Table& table, std::size_t text,
@@ -191,8 +257,12 @@ Table ruler_table(const Figures& figures) {
       .title = "RULER by length",
       .about = concat("Mean score of ", s.ruler_tasks.size(), " tasks, ", s.ruler_samples,
                       " samples each; higher is better. * beyond the trained length of ", grouped(s.length),
-                      " tokens, by YaRN. The tasks that RULER hides in essays are hidden in text of ours, so "
-                      "that scores compare with each other only."),
+                      " tokens, by YaRN.",
+                      s.essays.empty()
+                          ? " The tasks that RULER hides in essays are hidden in text of ours, so that "
+                            "scores compare with each other only."
+                          : "",
+                      tasks_left_out(s)),
       .columns = {},
       .paper_columns = {"4K", "8K", "16K", "32K", "64K*", "128K*"}};
   const std::vector<std::vector<std::string>> paper = {{"88.9", "85.9", "83.2", "79.5", "37.5", "31.7"},
@@ -201,10 +271,17 @@ Table ruler_table(const Figures& figures) {
                                                        {"91.2", "88.5", "86.1", "82.3", "69.5", "62.2"}};
   for (const std::int64_t length : s.ruler_lengths)
     table.columns.push_back({grouped(length) + (length > s.length ? "*" : ""), 1});
+  const std::int64_t longest = longest_near(s);
+  const TasksAnswered answered = tasks_answered(figures, longest);
+  const bool has_rest = !answered.by_none.empty() && !answered.by_some.empty();
+  if (has_rest)
+    table.columns.push_back({concat(grouped(longest), ", ", answered.by_some.size(), " tasks"), 1});
   for (std::size_t i = 0; i < systems().size(); ++i) {
     Row row{systems()[i], {}, paper[i]};
     for (const std::int64_t length : s.ruler_lengths)
       row.ours.push_back(figures.cell(systems()[i], ruler_step(s, length), concat(length)));
+    if (has_rest)
+      row.ours.push_back(mean_of_tasks(figures, systems()[i], "ruler", longest, answered.by_some));
     table.rows.push_back(std::move(row));
   }
   std::vector<Claim> claims;
@@ -215,12 +292,12 @@ Table ruler_table(const Figures& figures) {
       table.notes.push_back(concat("At ", grouped(length), " tokens ", tasks, " of the ",
                                    s.ruler_tasks.size(), " tasks were asked: means are of these."));
     }
-    // At the longest length of both kinds.
-    const bool last = j + 1 == s.ruler_lengths.size();
-    if (!last && (length > s.length || s.ruler_lengths[j + 1] <= s.length)) continue;
-    if (const std::string note = split_of_ruler(table, j); length <= s.length && !note.empty())
-      table.notes.push_back(note);
-    for (const char* other : {"standard", "gated-only"}) {
+    if (length == longest) {
+      for (const std::string& note : {unanswered_note(answered, length), split_of_ruler(table, j)}) {
+        if (!note.empty()) table.notes.push_back(note);
+      }
+    }
+    for (const char* other : {"standard", "sparse-only", "gated-only"}) {
       const double floor = ruler_floor(figures, length, figure(table, "gsa", j), figure(table, other, j));
       claims.push_back(make_claim(table, concat("score at ", table.columns[j].name), "gsa", other, j,
                                   Sense::above, Unit::points, floor));
@@ -232,7 +309,7 @@ Table ruler_table(const Figures& figures) {
                         .y = {.label = "score", .low = 0, .high = 100}};
   for (const Row& row : table.rows) {
     eval::Series series{.name = row.name, .points = true};
-    for (std::size_t j = 0; j < row.ours.size(); ++j) {
+    for (std::size_t j = 0; j < s.ruler_lengths.size(); ++j) {
       series.x.push_back(static_cast<double>(s.ruler_lengths[j]));
       series.y.push_back(row.ours[j].mean());
     }

@@ -13,6 +13,7 @@
 #include "model/errors.h"
 #include "model/temporary_folder.h"
 #include "paper/plan.h"
+#include "paper/results.h"
 #include "paper/synthetic.h"
 #include "ruler/words.h"
 
@@ -142,6 +143,7 @@ TEST(PaperMaterial, ByRule) {
   for (const std::int64_t length : scale.speed_lengths)
     EXPECT_TRUE(std::filesystem::exists(folder / ("data/prompt-" + std::to_string(length) + ".txt")));
   EXPECT_TRUE(std::filesystem::exists(folder / kDataDone));
+  EXPECT_EQ(values_of({.name = "data", .group = "main"}, folder.path()), Values{});
   const std::uint32_t first = data::Dataset(folder / "data/train").fingerprint();
   // What was left by one that was stopped is made anew, on any number of threads to the same bits.
   EXPECT_FALSE(make_material(folder.path(), scale, source, serial(), {.stop = [] { return true; }}));
@@ -218,6 +220,49 @@ TEST(PaperMaterial, HeldOutRowsAreSpreadOverTheTextAndNeverTrainedOn) {
   EXPECT_GE(seen.size() + unseen.size(),
             static_cast<std::size_t>(lines * 9 / 10));  // but for those that rows cut
   EXPECT_GE(seen[lines / 2], 2);                        // the text comes again
+  const Values facts = values_of({.name = "data", .group = "main"}, folder / "a");
+  EXPECT_EQ(facts.at("text_rows"), 300);
+  EXPECT_LT(facts.at("text_rows_different"), 200);
+  EXPECT_GT(facts.at("text_rows_different"), 50);
+}
+
+// What `gsa ruler` asks at the trained length, and behind it what it wants to hear.
+TEST(PaperMaterial, RulersPromptsWithTheirAnswers) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(make_material(folder.path(), short_scale(), Source(""), serial(), {}));
+  const data::Dataset rows(folder / "data" / kRulerRows);
+  ASSERT_EQ(rows.documents(), 2);  // a sample of each task of this scale
+  for (std::int64_t i = 0; i < 2; ++i) {
+    EXPECT_LE(rows.document_size(i), short_scale().length);
+    EXPECT_GT(rows.document_size(i), short_scale().length / 2);
+    const std::string text = text_of(rows, i);
+    SCOPED_TRACE(text);
+    const std::size_t last = text.rfind("provided text is ");
+    ASSERT_NE(last, std::string::npos);
+    std::string answer = text.substr(last + 17);
+    while (!answer.empty() && (answer.back() < '0' || answer.back() > '9')) answer.pop_back();
+    EXPECT_EQ(answer.size(), 7u);
+    EXPECT_LT(text.find(answer), last);
+  }
+}
+
+TEST(PaperMaterial, FilesOfAUserLieInTheFolder) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "essays.txt") << "A boat comes home. Nobody waits for it. Then it is night.";
+  std::ofstream(folder / "dev.json")
+      << R"({"data": [{"paragraphs": [{"context": "The lamp burns on the rock.",
+      "qas": [{"question": "Where?", "answers": [{"text": "on the rock"}], "is_impossible": false}]}]}]})";
+  const RulerFiles files{folder / "essays.txt", folder / "dev.json", {}};
+  const Source source("", files);
+  const Scale scale = with_files(short_scale(), files);
+  ASSERT_TRUE(make_material(folder / "a", scale, source, serial(), {}));
+  EXPECT_EQ(read_file(folder / "a/data/essays", 1000), read_file(folder / "essays.txt", 1000));
+  EXPECT_TRUE(std::filesystem::exists(folder / "a/data/squad.json"));
+  EXPECT_EQ(data::Dataset(folder / "a/data" / kRulerRows).documents(), 3);
+  // Results depend on them.
+  EXPECT_NE(source.identity(), Source("").identity());
+  EXPECT_EQ(source.identity()["essays"]["file"], "essays.txt");
+  expect_error([&] { Source("", {{}, folder / "essays.txt", {}}); }, {"essays.txt"});
 }
 
 // RULER's prompts are written in characters that the text may lack.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/errors.h"
+#include "paper/material.h"
 
 namespace gsa::paper {
 namespace {
@@ -50,23 +51,91 @@ TEST(PaperPlan, EveryStepComesOnceAndAfterWhatItNeeds) {
   }
 }
 
-// A cut costs one system, and the times are taken while the first seed's models are there.
+// A cut costs one system, and times are taken while a seed's models are there.
 TEST(PaperPlan, OneSystemAfterTheOtherAndAblationsLast) {
   std::vector<std::string> order;  // runs and groups as they come up
   for (const Step& s : plan_of("small", 2)) {
     const std::string run = s.name.substr(0, s.name.rfind('/'));
     const std::string what = s.group == "main" ? run : s.group;
     if (order.empty() || order.back() != what) order.push_back(what);
-    EXPECT_TRUE(s.group == "main" || !s.name.starts_with("seed-2")) << s.name;  // ablations have one seed
+    const bool of_all_seeds = s.group == "main" || s.group == "speed" || s.group == "ruler";
+    EXPECT_TRUE(of_all_seeds || !s.name.starts_with("seed-2")) << s.name;  // ablations have one seed
   }
   std::vector<std::string> expected = {"data"};
   for (const std::string seed : {"seed-1/", "seed-2/"}) {
     for (const char* run : {"base-standard", "standard", "sparse-only", "base-gated", "gated-only", "gsa"})
       expected.push_back(seed + run);
-    if (seed == "seed-1/") expected.push_back("speed");
+    expected.push_back("speed");
   }
-  for (const char* group : {"k", "indexer", "stability", "gates"}) expected.push_back(group);
+  for (const char* group : {"ruler", "k", "indexer", "stability", "gates"}) expected.push_back(group);
   EXPECT_EQ(order, expected);
+}
+
+// What the gap in RULER comes from: the open gates of every seed, then the selection of gsa itself, whose base is
+// another one.
+TEST(PaperPlan, RulersGapIsTakenApart) {
+  std::vector<std::string> names;
+  for (const Step& s : make_plan({.scale = scale_by_name("small"), .seeds = 2, .groups = {"ruler"}})) {
+    if (s.name != "data") names.push_back(s.name);
+  }
+  std::vector<std::string> expected;
+  for (const std::string seed : {"seed-1/", "seed-2/"}) {
+    for (const char* name :
+         {"base-open/train", "open-gated/train", "open-gated/eval-1", "open-gated/ruler", "open/train",
+          "open/eval-1", "open/eval-dense", "open/ruler", "open/eval-ruler", "open/ruler-dense"})
+      expected.push_back(seed + name);
+  }
+  for (const std::string seed : {"seed-1/", "seed-2/"}) {
+    for (const char* name :
+         {"base-gated/train", "gsa/train", "gsa/ruler", "gsa/eval-ruler", "gsa/ruler-dense"})
+      expected.push_back(seed + name);
+  }
+  EXPECT_EQ(names, expected);
+  const std::vector<Step> plan = plan_of("small", 2);
+  const auto& dense = step(plan, "seed-2/gsa/ruler-dense").arguments;
+  EXPECT_EQ(std::vector<std::string>(dense.end() - 2, dense.end()),
+            (std::vector<std::string>{"--phase", "dense"}));
+  // Asked the same.
+  auto sparse = step(plan, "seed-2/gsa/ruler").arguments;
+  EXPECT_TRUE(std::equal(sparse.begin(), sparse.begin() + 10, dense.begin()));
+  EXPECT_EQ(step(plan, "seed-1/open/eval-ruler").arguments[3], "data/ruler-rows");
+  EXPECT_EQ(settings(step(plan, "seed-2/open-gated/train")).at("phases.dense"), "300");
+}
+
+TEST(PaperPlan, RulerReadsWhatAUserHas) {
+  const auto arguments = [](const RulerFiles& files) {
+    const auto plan = make_plan({.scale = with_files(scale_by_name("small"), files)});
+    return step(plan, "seed-1/gsa/ruler").arguments;
+  };
+  const auto value = [](const std::vector<std::string>& all, const char* option) -> std::string {
+    const auto found = std::find(all.begin(), all.end(), option);
+    return found == all.end() ? "" : *(found + 1);
+  };
+  const auto rule = arguments({}),
+             brought = arguments({"/a/PaulGrahamEssays.json", "/b/dev.json", "/c/d.json"});
+  EXPECT_EQ(value(rule, "--haystack"), "data/haystack.txt");
+  EXPECT_EQ(value(rule, "--squad") + value(rule, "--hotpotqa") + value(rule, "--essays"), "");
+  EXPECT_EQ(value(brought, "--haystack"), "");
+  EXPECT_EQ(value(brought, "--essays"), "data/essays.json");
+  EXPECT_EQ(value(brought, "--squad"), "data/squad.json");
+  EXPECT_EQ(value(brought, "--hotpotqa"), "data/hotpotqa.json");
+  EXPECT_TRUE(value(brought, "--tasks").ends_with("fwe,qa_1,qa_2"));
+}
+
+TEST(PaperPlan, EveryKIsAskedRulerAtTheTrainedLength) {
+  const std::vector<Step> plan = plan_of("small");
+  for (const char* k : {"96", "192", "768"}) {
+    const Step& s = step(plan, concat("seed-1/k-", k, "/ruler"));
+    EXPECT_EQ(s.arguments[3], "4096") << k;
+    EXPECT_EQ(s.group, "k");
+  }
+}
+
+TEST(PaperPlan, TimesAreTakenOfEverySeed) {
+  const std::vector<Step> plan = plan_of("small", 2);
+  for (const std::string& system : systems())
+    EXPECT_EQ(step(plan, "seed-2/" + system + "/speed-65536").arguments[1],
+              "runs/seed-2/" + system + "/latest");
 }
 
 TEST(PaperPlan, BudgetsComeToTheSameMeanK) {

@@ -212,6 +212,8 @@ TEST(PaperRun, DataThatAreNotWholeAreMadeAgain) {
   const TemporaryFolder folder;
   put(folder / "data/train/dataset.json");
   EXPECT_FALSE(has_output(plan()[0], folder.path()));
+  std::ofstream(folder / kDataDone) << "";  // as an earlier version left it
+  EXPECT_FALSE(has_output(plan()[0], folder.path()));
   put(folder / kDataDone);
   EXPECT_TRUE(has_output(plan()[0], folder.path()));
 }
@@ -265,6 +267,24 @@ TEST(PaperRun, MoreSeedsKeepWhatThereIs) {
   EXPECT_EQ(report.now, two.size() - plan().size());
   EXPECT_EQ(seeds_in(folder.path()), 2);
   EXPECT_EQ(seeds_in(folder / "none"), 0);
+}
+
+TEST(PaperRun, ResultsSayWhen) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(dates_in(plan(), folder.path()), "");
+  run_plan(plan(), folder.path(), with(done));
+  EXPECT_EQ(dates_in(plan(), folder.path()).size(), std::string("2026-11-18").size());
+  const auto set = [&](const Step& step, const std::string& date) {
+    const std::filesystem::path file = result_file(step, folder.path());
+    Json json = parse_json(read_file(file, 1 << 20), file.string());
+    date.empty() ? void(json.erase("date")) : void(json["date"] = date);
+    std::ofstream(file) << json.dump();
+  };
+  for (const Step& step : plan()) set(step, "2026-11-18");
+  set(plan()[3], "2026-11-16");
+  EXPECT_EQ(dates_in(plan(), folder.path()), "2026-11-16 to 2026-11-18");
+  set(plan()[4], "");
+  EXPECT_EQ(dates_in(plan(), folder.path()), "2026-11-16 to 2026-11-18 (1 earlier results do not say when)");
 }
 
 TEST(PaperRun, ADamagedResultIsNamed) {

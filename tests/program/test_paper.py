@@ -10,7 +10,7 @@ import time
 import pytest
 
 SMOKE = ["paper", "--scale", "smoke", "--threads", "1", "--output", "out"]
-TABLES = ["Perplexity", "RULER by length", "Attention sinks and activations", "Training stability",
+TABLES = ["Perplexity", "RULER by length", "RULER: gates, their start, selection", "Attention sinks and activations", "Training stability",
           "Throughput by length", "Ablation: gate positions", "Ablation: k",
           "Ablation: the indexer's form and the budget"]  # fmt: skip
 
@@ -21,10 +21,7 @@ TIMES = {"seconds", "tokens_per_second", "prefill", "decode"}  # figures that no
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, program_in):
     program = program_in(tmp_path_factory.mktemp("paper"))
-    begin = time.monotonic()
-    output = program.run(*SMOKE)
-    program.took = time.monotonic() - begin
-    return program, output
+    return program, program.run(*SMOKE)
 
 
 def main_tables(folder):
@@ -41,6 +38,25 @@ def figures(folder):
         }
         for path in folder.glob("results/**/*.json")
     }
+
+
+def pages(folder):
+    """README.md, index.html and the charts beside them."""
+    found = [folder / "README.md", folder / "index.html", *folder.glob("charts/*.svg")]
+    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in found}
+
+
+def pages_without_times(program, folder, name):
+    """All of the pages as they are where every time is 1: they are functions of the results alone."""
+    copy = program.folder / name
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("runs", "data"))
+    for path in copy.glob("results/**/*.json"):
+        result = json.loads(path.read_text())
+        result["values"].update({value: 1 for value in TIMES & result["values"].keys()})
+        result["date"] = "2026-01-01"
+        path.write_text(json.dumps(result))
+    assert "nothing to do" in program.run(*SMOKE[:-1], name)
+    return pages(copy)
 
 
 def test_every_table_is_there_with_a_sentence(whole):
@@ -97,16 +113,33 @@ def test_systems_saw_the_same_tokens(whole):
 # kill -9 hits the program, and by it the commands at work.
 def test_killed_at_random_moments_ends_with_the_same_page(whole, gsa):
     program, _ = whole
+    out, expected = gsa.folder / "out", program.folder / "out"
+
+    def done():
+        return len(list(out.glob("results/**/*.json")))
+
+    steps = len(list(expected.glob("results/**/*.json")))
     draws = random.Random(1)
-    for _ in range(10):  # a third of a whole run's time, all in all: none ends, on a machine twice as idle either
+    # Moments of the whole run, in their order: so many results are there, and a while behind that.
+    moments = [(count, draws.uniform(0, 0.6)) for count in sorted(draws.sample(range(steps - 4), 10))]
+    for count, later in moments:
         process = gsa.start(*SMOKE, "--jobs", "3")
-        time.sleep(program.took * draws.uniform(0.005, 0.06))
+        while done() < count:
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.005)
+        time.sleep(later)
         assert process.poll() is None, process.stdout.read()
         process.kill()
         process.communicate()
-    assert " had been before" in gsa.run(*SMOKE)
-    assert figures(gsa.folder / "out") == figures(program.folder / "out")
-    assert main_tables(gsa.folder / "out") == main_tables(program.folder / "out")
+    before = done()
+    assert f"{steps - before} steps done, {before} had been before" in gsa.run(*SMOKE)
+    assert figures(out) == figures(expected)
+    # What stands there is what the results say, and they say the same.
+    written = pages(out)
+    (out / "README.md").unlink()
+    assert "nothing to do" in gsa.run(*SMOKE)
+    assert pages(out) == written
+    assert pages_without_times(gsa, out, "killed") == pages_without_times(gsa, expected, "whole")
 
 
 def test_a_folder_without_its_weights_goes_on(whole, gsa):

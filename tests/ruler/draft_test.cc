@@ -145,6 +145,156 @@ TEST(RulerNeedles, keys_come_once_and_queries_are_listed) {
                                                  ", and " + word + " mentioned in the provided text\\?")));
 }
 
+// Below, a whole prompt of every kind, word for word, compared by hand with the templates of RULER's constants.py and
+// with how its scripts put them together: what is drawn and counted is said above each.
+
+// Four needles of one key before the first of four sentences, behind the first, behind the second and at 100 per cent.
+// At both ends pieces are empty, which RULER joins with spaces too.
+TEST(RulerGolden, multivalue_in_essays) {
+  const Essays essays = small_essays();
+  const Prompt prompt = needle_draft(task_by_name("niah_multivalue"), &essays, Random(1)).build(13);
+  EXPECT_EQ(prompt.text,
+            "Some special magic numbers are hidden within the following text. Make sure to "
+            "memorize it. I will quiz you about the numbers afterwards.\n"
+            " One of the special magic numbers for potent-ticket is: 5746678. One tree stands. One "
+            "of the special magic numbers for potent-ticket is: 7371966. Two birds (they sing.) "
+            "One of the special magic numbers for potent-ticket is: 4321652. Mr. Fox runs! It is "
+            "late One of the special magic numbers for potent-ticket is: 5484444. \n"
+            "What are all the special magic numbers for potent-ticket mentioned in the provided "
+            "text? The special magic numbers for potent-ticket mentioned in the provided text are");
+  EXPECT_EQ(prompt.answers, (std::vector<std::string>{"4321652", "5746678", "7371966", "5484444"}));
+}
+
+// Two lines of haystack, which are needles themselves, and the one that is asked for; one answer: "is", "number".
+TEST(RulerGolden, among_needles_of_words_and_numbers) {
+  const Prompt prompt = needle_draft(task_by_name("niah_multikey_2"), nullptr, Random(1)).build(2);
+  EXPECT_EQ(prompt.text,
+            "A special magic number is hidden within the following text. Make sure to memorize it. "
+            "I will quiz you about the number afterwards.\n"
+            "One of the special magic numbers for potent-ticket is: 4321652.\n"
+            "One of the special magic numbers for posh-ring is: 3389581.\n"
+            "One of the special magic numbers for faint-beech is: 6483775.\n"
+            "What is the special magic number for potent-ticket mentioned in the provided text? "
+            "The special magic number for potent-ticket mentioned in the provided text is");
+  EXPECT_EQ(prompt.answers, (std::vector<std::string>{"4321652"}));
+}
+
+// Keys and values are UUIDs of version 4.
+TEST(RulerGolden, among_needles_of_uuids) {
+  const Prompt prompt = needle_draft(task_by_name("niah_multikey_3"), nullptr, Random(1)).build(2);
+  EXPECT_EQ(prompt.text,
+            "A special magic uuid is hidden within the following text. Make sure to memorize it. I "
+            "will quiz you about the uuid afterwards.\n"
+            "One of the special magic uuids for 4846ecf2-2ef9-476e-aa7f-862c7dcab650 is: "
+            "e6b8b53c-1db6-489d-acbb-a6c74dae944b.\n"
+            "One of the special magic uuids for f2d52fe8-471e-459b-9126-517288c1a57b is: "
+            "9bb54475-1b14-4eb5-a622-5706e887034d.\n"
+            "One of the special magic uuids for 4a61e915-2911-469f-9337-c4b63d72c8b1 is: "
+            "7f059434-a11c-4296-bd53-72abd3f78928.\n"
+            "What is the special magic uuid for 4846ecf2-2ef9-476e-aa7f-862c7dcab650 mentioned in "
+            "the provided text? The special magic uuid for 4846ecf2-2ef9-476e-aa7f-862c7dcab650 "
+            "mentioned in the provided text is");
+  EXPECT_EQ(prompt.answers, (std::vector<std::string>{"e6b8b53c-1db6-489d-acbb-a6c74dae944b"}));
+}
+
+// Five lines of noise with a worked example, three letters a name; then six with the question, five letters. Each name
+// is assigned the one before it, with a space behind it, and the answers stand behind two spaces, as in RULER.
+TEST(RulerGolden, variables) {
+  const Prompt prompt = variable_tracking_draft(5, Random(9), Random(1)).build(6);
+  EXPECT_EQ(prompt.text,
+            "Memorize and track the chain(s) of variable assignment hidden in the following text.\n"
+            "\n"
+            "VAR SVJ = 15508\n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR YML = VAR SVJ \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR ZWA = VAR YML \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR BCY = VAR ZWA \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR YWJ = VAR BCY \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "Question: Find all variables that are assigned the value 15508 in the text above. "
+            "Answer: According to the chain(s) of variable assignment in the text above, 5 "
+            "variables are assigned the value 15508, they are:  SVJ YML ZWA BCY YWJ\n"
+            "\n"
+            "Memorize and track the chain(s) of variable assignment hidden in the following text.\n"
+            "\n"
+            "VAR SMEUO = 14220\n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR SNQSI = VAR SMEUO \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR HXVUC = VAR SNQSI \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR QGTPE = VAR HXVUC \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "VAR GQYNH = VAR QGTPE \n"
+            "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+            "again.\n"
+            "Question: Find all variables that are assigned the value 14220 in the text above. "
+            "Answer: According to the chain(s) of variable assignment in the text above, 5 "
+            "variables are assigned the value 14220, they are: ");
+  EXPECT_EQ(prompt.answers, (std::vector<std::string>{"SMEUO", "SNQSI", "HXVUC", "QGTPE", "GQYNH"}));
+}
+
+// Below 4,096 tokens: an example of 20 words, ten of them three times and ten once; then eleven words, ten of them six
+// times and one, "finch", once.
+TEST(RulerGolden, common_words) {
+  const Prompt prompt = common_words_draft(2048, Random(1)).build(11);
+  EXPECT_EQ(prompt.text,
+            "Below is a numbered list of words. In these words, some appear more often than "
+            "others. Memorize the ones that appear most often.\n"
+            "1. clear 2. common 3. irritate 4. belfry 5. imagine 6. mild 7. endless 8. election 9. "
+            "imagine 10. election 11. suitcase 12. belfry 13. herring 14. oaken 15. clear 16. mild "
+            "17. swan 18. mild 19. belfry 20. endless 21. real 22. decide 23. imagine 24. suitcase "
+            "25. vault 26. pocket 27. museum 28. oaken 29. common 30. eerie 31. common 32. endless "
+            "33. clear 34. election 35. factory 36. vault 37. vault 38. oaken 39. bright 40. "
+            "suitcase\n"
+            "Question: What are the 10 most common words in the above list? Answer: The top 10 "
+            "words that appear most often in the list are: 1. vault 2. clear 3. belfry 4. election "
+            "5. imagine 6. endless 7. mild 8. common 9. suitcase 10. oaken\n"
+            "Below is a numbered list of words. In these words, some appear more often than "
+            "others. Memorize the ones that appear most often.\n"
+            "1. complex 2. dove 3. fine 4. peanut 5. banker 6. blame 7. finch 8. condor 9. peanut "
+            "10. blame 11. peanut 12. fine 13. cereal 14. fine 15. dove 16. tedious 17. banker 18. "
+            "blame 19. banker 20. tedious 21. banker 22. condor 23. peanut 24. blame 25. tedious "
+            "26. dove 27. cereal 28. freight 29. cereal 30. blame 31. condor 32. freight 33. fine "
+            "34. freight 35. freight 36. complex 37. fine 38. condor 39. freight 40. tedious 41. "
+            "dove 42. peanut 43. cereal 44. cereal 45. complex 46. condor 47. blame 48. complex "
+            "49. complex 50. tedious 51. cereal 52. condor 53. banker 54. tedious 55. freight 56. "
+            "complex 57. banker 58. peanut 59. dove 60. fine 61. dove\n"
+            "Question: What are the 10 most common words in the above list? Answer: The top 10 "
+            "words that appear most often in the list are:");
+  EXPECT_EQ(prompt.answers, (std::vector<std::string>{"complex", "peanut", "cereal", "tedious", "freight",
+                                                      "condor", "dove", "fine", "banker", "blame"}));
+}
+
+// 53 / rank^2 / zeta(2), rounded down: 32 dots, 8 smeuos, 3 nqsihx, 2 vucqgt, 1 pegqyn; 46 words.
+TEST(RulerGolden, frequent_words) {
+  const Prompt prompt = frequent_words_draft(300, Random(1)).build(53);
+  EXPECT_EQ(prompt.text,
+            "Read the following coded text and track the frequency of each coded word. Find the "
+            "three most frequently appeared coded words. ... ... smeuos ... ... smeuos ... ... ... "
+            "... ... pegqyn ... ... ... ... smeuos ... ... ... ... ... ... vucqgt ... vucqgt "
+            "nqsihx smeuos ... ... smeuos ... ... ... ... nqsihx ... nqsihx ... smeuos ... ... ... "
+            "... smeuos smeuos\n"
+            "Question: Do not provide any explanation. Please ignore the dots '....'. What are the "
+            "three most frequently appeared words in the above coded text? Answer: According to "
+            "the coded text above, the three most frequently appeared words are:");
+  EXPECT_EQ(prompt.answers, (std::vector<std::string>{"smeuos", "nqsihx", "vucqgt"}));
+}
+
 // Where needles stand is drawn: every place comes up, the first and the last included.
 TEST(RulerNeedles, stand_anywhere) {
   std::string text;
