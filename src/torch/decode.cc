@@ -1,5 +1,7 @@
 // decode: the newest queries of each sequence against a paged cache.
 #include "gsa/error.h"
+#include "kernels/common/checks.h"
+#include "kernels/decode/decode_checks.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/fake.h"
@@ -142,9 +144,6 @@ struct BoundDecode {
   Tensor out, lse, k_t, selected_out;
 };
 
-constexpr std::int64_t kMaxCudaQueries = 16;
-constexpr std::int64_t kMinPage = 8, kMaxPage = 1024;
-
 // Pages with a contiguous last dimension; other strides are free, so that a cache may interleave what it
 // holds.
 Tensor bind_pages(const Tensor& pages) { return pages.stride(-1) == 1 ? pages : pages.contiguous(); }
@@ -156,13 +155,6 @@ ConstPages vector_pages(const Tensor& pages) {
   return {pages.const_data_ptr(), pages.stride(0), pages.stride(1), 0};
 }
 
-void check_page_size(const char* op, std::int64_t size) {
-  if (size < kMinPage || size > kMaxPage || (size & (size - 1)) != 0) {
-    bad_argument(op, "k", concat("a page size that is a power of two in ", kMinPage, " .. ", kMaxPage),
-                 concat(size));
-  }
-}
-
 void bind_attention_of(const char* op, const DecodeArguments& in, BoundDecode& bound) {
   const Tensor &q = in.q, &k = in.k;
   check_rank(op, "q", q, 4, "[B, L, heads, d]");
@@ -170,8 +162,8 @@ void bind_attention_of(const char* op, const DecodeArguments& in, BoundDecode& b
   const std::int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), size = q.size(3);
   check_range(op, "q", "a number of sequences", batch, 0, kMaxDecodeSequences);
   check_range(op, "q", "a number of queries a sequence", queries, 1,
-              q.is_cuda() ? kMaxCudaQueries : kMaxTokens);
-  check_page_size(op, k.size(1));
+              q.is_cuda() ? kMaxCudaQueries : kMaxDecodeLength);
+  check::page_size(op, "k", k.size(1));
   const TokenLayout layout{.q_tokens = {batch, queries},
                            .k_tokens = {k.size(0), k.size(1)},
                            .longest_keys = 0,
@@ -253,7 +245,7 @@ void bind_pages_of(const char* op, const DecodeArguments& in, BoundDecode& bound
   check_like(op, "block_table", in.block_table, at::kInt, {batch, in.block_table.size(1)}, device);
   check_like(op, "lengths", in.lengths, at::kInt, {batch}, device);
   check_range(op, "max_length", "a length that block_table has pages for,", in.max_length, 1,
-              std::min(kMaxTokens, in.block_table.size(1) * page));
+              std::min(kMaxDecodeLength, in.block_table.size(1) * page));
   bound.block_table = in.block_table.contiguous();
   bound.lengths = in.lengths.contiguous();
   bound.args.pages = {.page_size = page,
@@ -275,7 +267,7 @@ void bind_selection_of(const char* op, const DecodeArguments& in, BoundDecode& b
   const at::Device device = in.q.device();
   check_rank(op, "selected", *in.selected, 3, "[B, L, positions]");
   const std::int64_t width = in.selected->size(2);
-  check_range(op, "selected", "a number of positions", width, 1, kMaxTokens);
+  check_range(op, "selected", "a number of positions", width, 1, kMaxDecodeLength);
   check_like(op, "selected", *in.selected, at::kInt, joined(tokens, {width}), device);
   check_like(op, "selected_k", *in.selected_k, at::kInt, tokens, device);
   bound.selected = in.selected->contiguous();

@@ -16,7 +16,8 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   using namespace schema;
   // select and attend in chunks of queries: the whole mask never exists, so memory is linear in the length.
   // Differentiable in q, k, v. The backward pass rebuilds the masks of chunks from the thresholds; where
-  // gradients are wanted and the mask of a batch takes no more memory than q, it is kept instead.
+  // gradients are wanted and the mask of a batch takes no more memory than q, out and their gradients (four
+  // times q), it is kept instead.
   define(m, "sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
          kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout,
          ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)");
