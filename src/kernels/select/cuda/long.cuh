@@ -5,9 +5,6 @@
 
 namespace gsa::cuda::selecting {
 
-constexpr int kLists = 4;              // of a query: one for each lane that scores it
-constexpr float kSampleMargin = 5.0f;  // standard deviations: about one query in 10^6 falls back
-
 // Sample i of the keys: one of each `1 << shift`, at a place that looks random.
 __device__ __forceinline__ int sample_position(int i, int shift) {
   const std::uint32_t hash = static_cast<std::uint32_t>(i) * 0x9e3779b1u;
