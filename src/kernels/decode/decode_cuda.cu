@@ -130,6 +130,7 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   facts.head_size = args.shape.head_size;
   facts.aligned = decoding::rows_aligned(args);
   facts.sequences = args.sequences;
+  facts.queries = args.queries;
   facts.index_heads = args.index_heads;
   facts.index_size = args.index_head_size;
   facts.index_bytes = args.index_k_scale != nullptr;
@@ -143,10 +144,10 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   }
   const decoding::Scratch scratch = decoding::scratch_for(args, config, *context.workspace);
   if (args.index_heads > 0) {
-    decoding::score(args, config.scores, scratch, context);
+    decoding::score(args, config, scratch, context);
     decoding::pick(args, scratch, config.pick_blocks, context, work);
   }
-  decoding::attend(args, scratch, context);
+  decoding::attend(args, config, scratch, context);
   decoding::combine(args, scratch, context);
 }
 
