@@ -135,6 +135,23 @@ Tensor4 decode_with_selection_by(const Tensor& q, const Tensor& k, const Tensor&
        .selected_k = none});
 }
 
+Tensor3 call_decode(const DecodeArguments& in) {
+  static const auto op = find_operator<decltype(decode_by<nullptr>)>("gsa::decode");
+  return op.call(in.q, in.k, in.v, in.block_table, in.lengths, in.index_q, in.index_k, in.index_w,
+                 in.index_bias, in.gate, in.max_length, in.scale, in.index_scale, in.form, in.budget.mode,
+                 in.budget.base, in.budget.min, in.budget.max, in.budget.mean_variance, in.index_k_scale,
+                 in.selected, in.selected_k);
+}
+
+// index_q, index_k and index_w are given.
+Tensor4 call_decode_with_selection(const DecodeArguments& in) {
+  static const auto op =
+      find_operator<decltype(decode_with_selection_by<nullptr>)>("gsa::decode_with_selection");
+  return op.call(in.q, in.k, in.v, in.block_table, in.lengths, *in.index_q, *in.index_k, *in.index_w,
+                 in.index_bias, in.gate, in.max_length, in.scale, in.index_scale, in.form, in.budget.mode,
+                 in.budget.base, in.budget.min, in.budget.max, in.budget.mean_variance, in.index_k_scale);
+}
+
 // Keeps alive what args points into. Results are allocated.
 struct BoundDecode {
   DecodeArgs args;
@@ -396,40 +413,83 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
 
 namespace gsa::ops {
 
+using binding::tensors_of;
+
 Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
                const BudgetOptions& budget, const OptTensor& gate, std::optional<double> scale) {
-  static const auto op = binding::find_operator<decltype(binding::decode_by<nullptr>)>("gsa::decode");
+  const OptTensor none;
   const bool sparse = indexer.has_value();
-  auto [out, lse, k_t] = op.call(
-      q, cache.k, cache.v, cache.block_table, cache.lengths, sparse ? OptTensor(indexer->q) : OptTensor(),
-      sparse ? cache.index_k : OptTensor(), sparse ? OptTensor(indexer->w) : OptTensor(),
-      sparse ? indexer->bias : OptTensor(), gate, cache.max_length, scale, sparse ? indexer->scale : 1,
-      sparse ? indexer->form : "sigmoid", budget.mode, budget.base, budget.min, budget.max,
-      budget.mean_variance, sparse ? cache.index_k_scale : OptTensor(), OptTensor(), OptTensor());
+  const OptTensor index_q = sparse ? OptTensor(indexer->q) : none;
+  const OptTensor index_w = sparse ? OptTensor(indexer->w) : none;
+  auto [out, lse, k_t] = binding::call_decode({.q = q,
+                                               .k = cache.k,
+                                               .v = cache.v,
+                                               .block_table = cache.block_table,
+                                               .lengths = cache.lengths,
+                                               .index_q = index_q,
+                                               .index_k = sparse ? cache.index_k : none,
+                                               .index_w = index_w,
+                                               .index_bias = sparse ? indexer->bias : none,
+                                               .gate = gate,
+                                               .max_length = cache.max_length,
+                                               .scale = scale,
+                                               .index_scale = sparse ? indexer->scale : 1,
+                                               .form = sparse ? indexer->form : "sigmoid",
+                                               .budget = tensors_of(budget),
+                                               .index_k_scale = sparse ? cache.index_k_scale : none,
+                                               .selected = none,
+                                               .selected_k = none});
   return {out, lse, k_t};
 }
 
 DecodedSelection decode_with_selection(const Tensor& q, const PagedCache& cache, const IndexerInputs& indexer,
                                        const BudgetOptions& budget, const OptTensor& gate,
                                        std::optional<double> scale) {
-  static const auto op = binding::find_operator<decltype(binding::decode_with_selection_by<nullptr>)>(
-      "gsa::decode_with_selection");
   if (!cache.index_k) bad_argument("decode_with_selection", "index_k", "a tensor", "None");
-  auto [out, lse, k_t, selected] =
-      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths, indexer.q, *cache.index_k, indexer.w,
-              indexer.bias, gate, cache.max_length, scale, indexer.scale, indexer.form, budget.mode,
-              budget.base, budget.min, budget.max, budget.mean_variance, cache.index_k_scale);
+  const OptTensor none, index_q = indexer.q, index_w = indexer.w;
+  auto [out, lse, k_t, selected] = binding::call_decode_with_selection({.q = q,
+                                                                        .k = cache.k,
+                                                                        .v = cache.v,
+                                                                        .block_table = cache.block_table,
+                                                                        .lengths = cache.lengths,
+                                                                        .index_q = index_q,
+                                                                        .index_k = cache.index_k,
+                                                                        .index_w = index_w,
+                                                                        .index_bias = indexer.bias,
+                                                                        .gate = gate,
+                                                                        .max_length = cache.max_length,
+                                                                        .scale = scale,
+                                                                        .index_scale = indexer.scale,
+                                                                        .form = indexer.form,
+                                                                        .budget = tensors_of(budget),
+                                                                        .index_k_scale = cache.index_k_scale,
+                                                                        .selected = none,
+                                                                        .selected_k = none});
   return {{out, lse, k_t}, {selected, k_t}};
 }
 
 Decoded decode_selected(const Tensor& q, const PagedCache& cache, const SelectedPositions& selection,
                         const OptTensor& gate, std::optional<double> scale) {
-  static const auto op = binding::find_operator<decltype(binding::decode_by<nullptr>)>("gsa::decode");
+  const OptTensor none, positions = selection.positions, k_of = selection.k_t;
   const BudgetOptions unused;
-  auto [out, lse, k_t] =
-      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths, OptTensor(), OptTensor(), OptTensor(),
-              OptTensor(), gate, cache.max_length, scale, 1, "sigmoid", unused.mode, unused.base, unused.min,
-              unused.max, OptTensor(), OptTensor(), OptTensor(selection.positions), OptTensor(selection.k_t));
+  auto [out, lse, k_t] = binding::call_decode({.q = q,
+                                               .k = cache.k,
+                                               .v = cache.v,
+                                               .block_table = cache.block_table,
+                                               .lengths = cache.lengths,
+                                               .index_q = none,
+                                               .index_k = none,
+                                               .index_w = none,
+                                               .index_bias = none,
+                                               .gate = gate,
+                                               .max_length = cache.max_length,
+                                               .scale = scale,
+                                               .index_scale = 1,
+                                               .form = "sigmoid",
+                                               .budget = tensors_of(unused),
+                                               .index_k_scale = none,
+                                               .selected = positions,
+                                               .selected_k = k_of});
   return {out, lse, k_t};
 }
 

@@ -215,7 +215,7 @@ Tensor7 select_and_attend(const SparseAttendArguments& in, const std::optional<K
                      .threshold = shifted(threshold.mutable_data_ptr(), chunk.q_first, real_size),
                      .tie_cut = tie_cut.mutable_data_ptr<std::int32_t>() + chunk.q_first});
     ConstMask selected = mask;
-    selected.max_selected = budget.most();
+    selected.max_selected = budget.max_selected();
     backend->attend({.shape = shape,
                      .q = shifted(attention.q.rows, chunk.q_first, shape.dtype),
                      .k = shifted(attention.k.rows, chunk.k_first, shape.dtype),

@@ -63,7 +63,7 @@ void choose_score_block(const DecodeFacts& facts, DecodeConfig& config) {
 }
 
 // Stages of the ring of a block that attends: room for two blocks a multiprocessor, and no more than the device has.
-int attend_stages(const DecodeFacts& facts, int padded_size) {
+int ring_stages(const DecodeFacts& facts, int padded_size) {
   constexpr std::size_t kBlockBytes = 112 * 1024;  // half of what a multiprocessor of sm_90 has
   const std::size_t room = std::min(facts.device.shared_memory, kBlockBytes);
   int stages = decoding::kMaxStages;
@@ -96,7 +96,7 @@ DecodeConfig choose_decode(const DecodeFacts& facts) {
                       : facts.head_size > 64 ? "65 to 128"
                       : !facts.aligned       ? "rows that do not begin at multiples of 16 bytes"
                                              : "up to 64";
-  config.stages = attend_stages(facts, config.padded_size);
+  config.stages = ring_stages(facts, config.padded_size);
   config.scores = choose_scores(facts);
   if (config.scores != DecodeScores::none) choose_score_block(facts, config);
   config.pick_blocks = facts.dense || facts.shared ? 0 : facts.device.hopper() ? decoding::kHopperCluster : 1;

@@ -24,11 +24,11 @@ GSA_DEVICE constexpr int splits_of(bool dense, int count) {
 }
 // The most that a row of at most `keys` keys has.
 inline int max_splits(bool dense, int keys) {
-  int most = splits_of(dense, keys);
+  int max_count = splits_of(dense, keys);
   for (const int longest : {16 * 1024, 64 * 1024}) {
-    if (dense && longest < keys) most = std::max(most, splits_of(dense, longest));
+    if (dense && longest < keys) max_count = std::max(max_count, splits_of(dense, longest));
   }
-  return most;
+  return max_count;
 }
 
 // Blocks that share a row when it selects, where they can form a cluster.

@@ -39,10 +39,10 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   const double variance = fmax(0.0, square / n - (sum / n) * (sum / n));
   const double error = kSampleMargin * sqrt(3.0 / n);
   const int k = budget_for(budget, variance, visible);
-  const int most = max(budget_for(budget, variance * (1 + error), visible),
-                       error < 1 ? budget_for(budget, variance * (1 - error), visible) : visible);
+  const int max_k = max(budget_for(budget, variance * (1 + error), visible),
+                        error < 1 ? budget_for(budget, variance * (1 - error), visible) : visible);
   const float part = static_cast<float>(count) / static_cast<float>(visible);
-  const float expected = static_cast<float>(most) * part;
+  const float expected = static_cast<float>(max_k) * part;
   const int rank = static_cast<int>(expected + kSampleMargin * sqrtf(expected) + 2.0f);
   Bound bound = {-INFINITY, 0.0f, 0};
   if (rank >= count) return bound;
