@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/aligned_rows.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/log2e.h"
 #include "kernels/common/plans.h"
 #include "kernels/indexer_kl/cuda/kernels.h"
 #include "kernels/indexer_kl/cuda/lists.h"
@@ -22,11 +24,10 @@ using kl::Group;
 using kl::Part;
 
 kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
-  const auto aligned = [](std::int64_t stride) { return stride % 8 == 0; };
-  const bool is_aligned = reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 &&
-                          aligned(rows.token_stride) && (!heads || aligned(rows.head_stride)) &&
-                          aligned(size);
-  return {rows.data, rows.token_stride, heads ? rows.head_stride : 0, static_cast<int>(size), is_aligned};
+  ConstRows seen = rows;
+  if (!heads) seen.head_stride = 0;
+  return {seen.data, seen.token_stride, seen.head_stride, static_cast<int>(size),
+          aligned_rows(seen) && size % 8 == 0};
 }
 
 // What forward and backward share: the inputs as kernels see them, and the walk over the chunks.
@@ -46,7 +47,7 @@ class Run {
     attention_.heads = static_cast<int>(shape.heads);
     attention_.kv_heads = static_cast<int>(shape.kv_heads);
     attention_.group = attention_.heads / attention_.kv_heads;
-    attention_.scale = static_cast<float>(shape.scale * 1.4426950408889634);
+    attention_.scale = static_cast<float>(shape.scale * kLog2EDouble);
     const Indexer& x = in.indexer;
     indexer.q = source(x.q, x.head_size, true);
     indexer.k = source(x.k, x.head_size, false);

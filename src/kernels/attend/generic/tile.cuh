@@ -12,6 +12,8 @@
 
 #include "kernels/attend/attend.h"
 #include "kernels/attention/union_plan.h"
+#include "kernels/common/aligned_rows.h"
+#include "kernels/common/log2e.h"
 #include "kernels/common/mma.cuh"
 #include "kernels/common/tile_slots.h"
 
@@ -39,9 +41,7 @@ struct View {
 };
 
 inline View view_of(const ConstRows& rows) {
-  return {rows.data, rows.token_stride, rows.head_stride,
-          reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
-              rows.head_stride % 8 == 0};
+  return {rows.data, rows.token_stride, rows.head_stride, aligned_rows(rows)};
 }
 
 // How the rows of all queries and heads are cut into tiles.
@@ -88,8 +88,7 @@ void with_padded_size(int size, const Body& body) {
 // The factor of logits in exponents to base 2, without its sign. Not zero, so that the logit of an unselected
 // pair stays -infinity times a positive number.
 inline float scale_log2_of(const AttendShape& shape) {
-  constexpr double kLog2E = 1.4426950408889634;
-  return std::max(static_cast<float>(std::abs(shape.scale) * kLog2E), FLT_MIN);
+  return std::max(static_cast<float>(std::abs(shape.scale) * kLog2EDouble), FLT_MIN);
 }
 
 // Without a mask, tiles are found from their number alone. They are cut at positions: two spare slots a sequence.

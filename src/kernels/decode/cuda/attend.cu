@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gsa/error.h"
+#include "kernels/common/log2e.h"
 
 namespace gsa::cuda::decoding {
 namespace {
@@ -37,7 +38,6 @@ void launch_typed(const AttendParams& p, const DecodeArgs& args, const Context& 
 
 void attend(const DecodeArgs& args, const DecodeConfig& config, const Scratch& scratch,
             const Context& context) {
-  constexpr double kLog2E = 1.4426950408889634;
   AttendParams p = {};
   p.cache = cache_of(args);
   p.q = args.q.data;
@@ -62,7 +62,7 @@ void attend(const DecodeArgs& args, const DecodeConfig& config, const Scratch& s
     bad_argument("decode", "max_length", "at most 2^25 splits of attention", concat(items));
   }
   p.items = static_cast<int>(items);
-  p.scale = static_cast<float>(args.shape.scale * kLog2E);
+  p.scale = static_cast<float>(args.shape.scale * kLog2EDouble);
   p.stages = config.stages;
   p.kept = kept_of(args, scratch);
   p.scratch = scratch;

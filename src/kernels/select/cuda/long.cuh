@@ -46,7 +46,7 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   const int rank = static_cast<int>(expected + kSampleMargin * sqrtf(expected) + 2.0f);
   Bound bound = {-INFINITY, 0.0f, 0};
   if (rank >= count) return bound;
-  const OrderRange found = lower_quantile(all, count, rank, low, high, bins);
+  const WantedRange found = lower_quantile(all, count, rank, low, high, bins);
   bound.low = from_order(found.low);
   // The threshold should fall into the middle of the bins.
   const int expected_rank = max(1, static_cast<int>(static_cast<float>(k) * part));
