@@ -14,7 +14,7 @@ from .config import (
     AttentionConfig, BudgetConfig, IndexerConfig, ModelConfig, RopeConfig, TemperatureConfig, YarnConfig,
     every_nth_layer,
 )  # fmt: skip
-from .kl_sample import KlSample
+from .indexer_kl_sample import KlSample
 from .model import GatedSparseForCausalLM, GatedSparseModel, ModelLoss, ModelResult
 from .model_io import load_model, save_model, save_sharded_model
 from ._transformers import register_when_used as _register_when_used

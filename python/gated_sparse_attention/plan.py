@@ -12,7 +12,7 @@ from ._errors import bad_argument, require_one_of, shown
 from .config import PHASES, SUPPORTS, AttentionConfig
 from .context_parallel import ContextShard
 from .functional import IndexerInputs, Layout
-from .kl_sample import KlSample
+from .indexer_kl_sample import KlSample
 from .rope import Rope
 
 _WHERE = "GatedSparseAttention"

@@ -30,27 +30,27 @@ CLI::Validator positive_whole() {
           "POSITIVE"};
 }
 
-CLI::Validator whole_in(std::uint64_t least, std::uint64_t most) {
-  return {[least, most](std::string& text) -> std::string {
+CLI::Validator whole_in(std::uint64_t minimum, std::uint64_t maximum) {
+  return {[minimum, maximum](std::string& text) -> std::string {
             std::uint64_t value = 0;
             const char* const end = text.data() + text.size();
             const auto [stop, error] = std::from_chars(text.data(), end, value);
-            if (error == std::errc() && stop == end && least <= value && value <= most) return "";
-            return concat("expected a whole number in ", least, " .. ", most, ", got '", text, "'");
+            if (error == std::errc() && stop == end && minimum <= value && value <= maximum) return "";
+            return concat("expected a whole number in ", minimum, " .. ", maximum, ", got '", text, "'");
           },
-          concat("in [", least, " - ", most, "]")};
+          concat("in [", minimum, " - ", maximum, "]")};
 }
 
-CLI::Validator number_in(double least, double most) {
-  return {[least, most](std::string& text) -> std::string {
+CLI::Validator number_in(double minimum, double maximum) {
+  return {[minimum, maximum](std::string& text) -> std::string {
             double value = 0;
             const char* const end = text.data() + text.size();
             const auto [stop, error] = std::from_chars(text.data(), end, value);
             // The comparison is false for NaN.
-            if (error == std::errc() && stop == end && least <= value && value <= most) return "";
-            return concat("expected a number in ", least, " .. ", most, ", got '", text, "'");
+            if (error == std::errc() && stop == end && minimum <= value && value <= maximum) return "";
+            return concat("expected a number in ", minimum, " .. ", maximum, ", got '", text, "'");
           },
-          concat("in [", least, " - ", most, "]")};
+          concat("in [", minimum, " - ", maximum, "]")};
 }
 
 std::string naming_option(const std::string& message, const std::string& option) {

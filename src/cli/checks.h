@@ -13,11 +13,11 @@ namespace gsa::cli {
 
 // For an option's check(): a whole number of at least 1.
 CLI::Validator positive_whole();
-// A whole number in least .. most.
-CLI::Validator whole_in(std::uint64_t least, std::uint64_t most);
+// A whole number in minimum .. maximum.
+CLI::Validator whole_in(std::uint64_t minimum, std::uint64_t maximum);
 
-// A number in least .. most, never NaN.
-CLI::Validator number_in(double least, double most);
+// A number in minimum .. maximum, never NaN.
+CLI::Validator number_in(double minimum, double maximum);
 
 // "gsa::sample: argument 'top_k': expected ..." as its user knows it: "--top-k: expected ...". option: the
 // one that was typed, else it follows from the argument's name. Other messages stay as they are.

@@ -65,9 +65,10 @@ void add_extend_option(CLI::App& app, std::optional<double>& extend, const char*
 }
 
 void extend_by(ModelConfig& config, double factor) {
-  const double most = static_cast<double>(kMaxDecodeLength) / static_cast<double>(config.trained_length());
+  const double max_factor =
+      static_cast<double>(kMaxDecodeLength) / static_cast<double>(config.trained_length());
   // The comparison is false for NaN.
-  if (!(factor >= 1 && factor <= most)) {
+  if (!(factor >= 1 && factor <= max_factor)) {
     throw UsageError(concat("--extend: expected a number from 1 to ", most, ", which makes ",
                             kMaxDecodeLength, " tokens of the ", config.trained_length(),
                             " the model was trained at, got ", factor));

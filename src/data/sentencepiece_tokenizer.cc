@@ -112,16 +112,16 @@ class Lines final : public sentencepiece::SentenceIterator {
     const std::size_t first = at + words.size();
     return message.substr(first, message.find_first_not_of("0123456789", first) - first);
   };
-  const std::string most = number_behind("Please set it to a value <= ");
-  if (!most.empty()) {
-    bad_argument("tokenizer", "vocab_size", concat("at most ", most, " pieces, all that this text gives"),
+  const std::string max_size = number_behind("Please set it to a value <= ");
+  if (!max_size.empty()) {
+    bad_argument("tokenizer", "vocab_size", concat("at most ", max_size, " pieces, all that this text gives"),
                  concat(vocab_size));
   }
-  const std::string least = number_behind(concat("required_chars. ", vocab_size, " vs "));
-  if (!least.empty()) {
+  const std::string min_size = number_behind(concat("required_chars. ", vocab_size, " vs "));
+  if (!min_size.empty()) {
     bad_argument(
         "tokenizer", "vocab_size",
-        concat("at least ", least, " pieces, one for each byte, mark and common character of this text"),
+        concat("at least ", min_size, " pieces, one for each byte, mark and common character of this text"),
         concat(vocab_size));
   }
   throw Error(concat("gsa: tokenizer: training failed: ", message));

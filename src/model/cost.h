@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "gsa/dtype.h"
-#include "model/kl_sample.h"
+#include "model/indexer_kl_sample.h"
 #include "model/model_config.h"
 #include "model/phase.h"
 

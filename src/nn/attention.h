@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "model/config.h"
-#include "model/kl_sample.h"
+#include "model/indexer_kl_sample.h"
 #include "nn/indexer.h"
 #include "nn/rms_norm.h"
 #include "nn/rope.h"

@@ -3,8 +3,10 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "gsa/error.h"
+#include "torch/gradient.h"
 #include "torch/ops.h"
 
 namespace gsa::nn {
@@ -64,22 +66,28 @@ Chunks run(const Tensor& hidden, const Tensor& weight, const Tensor& targets, bo
 
 class CrossEntropySum : public torch::autograd::Function<CrossEntropySum> {
  public:
+  struct Saved {
+    Tensor hidden_gradient, weight_gradient;
+    auto slots() { return std::tie(hidden_gradient, weight_gradient); }
+  };
+
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
                         const Tensor& targets, at::ScalarType type) {
     const Chunks result =
         run(hidden.to(type), weight.to(type), targets, hidden.requires_grad(), weight.requires_grad());
-    context->save_for_backward({result.hidden_gradient, result.weight_gradient});
+    binding::save(context, Saved{result.hidden_gradient, result.weight_gradient});
     context->saved_data["hidden_type"] = hidden.scalar_type();
     context->saved_data["weight_type"] = weight.scalar_type();
     return result.sum.to(type == at::kDouble ? at::kDouble : at::kFloat);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
+    const auto saved = binding::load<Saved>(context);
     const auto scaled = [&](const Tensor& x, const char* type) {
       return x.defined() ? (x * gradients[0]).to(context->saved_data[type].toScalarType()) : Tensor();
     };
-    return {scaled(saved[0], "hidden_type"), scaled(saved[1], "weight_type"), Tensor(), Tensor()};
+    return {scaled(saved.hidden_gradient, "hidden_type"), scaled(saved.weight_gradient, "weight_type"),
+            Tensor(), Tensor()};
   }
 };
 

@@ -47,8 +47,8 @@ class JointLinear : public torch::autograd::Function<JointLinear> {
     variable_list result(saved.size());
     const Tensor& dy = gradients[0];
     if (!dy.defined()) return result;
-    const Tensor& x = saved[0];
-    const at::TensorList parts(saved.data() + 1, saved.size() - 1), weights = weights_of(parts);
+    const Tensor& x = saved_input(saved);
+    const at::TensorList parts = saved_parts(saved), weights = weights_of(parts);
     if (context->needs_input_grad(0)) result[0] = dy.mm(joined(weights));
     Tensor dweight;
     std::int64_t row = 0;
@@ -65,6 +65,10 @@ class JointLinear : public torch::autograd::Function<JointLinear> {
   }
 
  private:
+  // Of what forward() saves: x, then its parts.
+  static const Tensor& saved_input(const variable_list& saved) { return saved.front(); }
+  static at::TensorList saved_parts(const variable_list& saved) { return at::TensorList(saved).slice(1); }
+
   static bool has_bias(at::TensorList parts) { return parts.back().dim() == 1; }
   static at::TensorList weights_of(at::TensorList parts) {
     return parts.slice(0, parts.size() - (has_bias(parts) ? 1 : 0));

@@ -59,8 +59,8 @@ std::vector<Tensor> indexer_tensors(const ForwardResult& result) {
 }
 
 // One block whose activations are computed again in the backward pass.
-ForwardResult run_again_in_backward(Block& block, const Tensor& x, const ForwardOptions& options,
-                                    const SequencePlan& plan) {
+ForwardResult run_checkpointed(Block& block, const Tensor& x, const ForwardOptions& options,
+                               const SequencePlan& plan) {
   ForwardOptions again_options = options;
   again_options.want_stats = false;
   again_options.observe = nullptr;
@@ -220,8 +220,8 @@ ModelResult DecoderImpl::forward(const Tensor& tokens, const ModelForwardOptions
       group = static_cast<double>(1 + followers_[n]);
     }
     for_layers.followers = followers_[n];
-    ForwardResult layer = again ? run_again_in_backward(layers[n], x, for_layers, plan)
-                                : layers[n]->forward(x, for_layers, plan);
+    ForwardResult layer =
+        again ? run_checkpointed(layers[n], x, for_layers, plan) : layers[n]->forward(x, for_layers, plan);
     x = std::move(layer.out);
     if (!follows) for_layers.shared = std::move(layer.shared);
     if (layer.kl) {

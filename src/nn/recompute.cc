@@ -48,8 +48,8 @@ class AutocastScope {
 };
 
 // What the backward pass needs besides tensors; travels through the context as an opaque object.
-struct Again : torch::CustomClassHolder {
-  Again(Recomputable f, Autocast a) : function(std::move(f)), autocast(a) {}
+struct Recomputation : torch::CustomClassHolder {
+  Recomputation(Recomputable f, Autocast a) : function(std::move(f)), autocast(a) {}
   Recomputable function;
   Autocast autocast;
 };
@@ -66,15 +66,16 @@ class Recompute : public torch::autograd::Function<Recompute> {
     c10::List<bool> differentiable;
     for (const Tensor& input : inputs) differentiable.push_back(input.requires_grad());
     context->saved_data["differentiable"] = differentiable;
-    context->saved_data["again"] = c10::IValue::make_capsule(c10::make_intrusive<Again>(again, autocast));
+    context->saved_data["recomputation"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Recomputation>(again, autocast));
     const AutocastScope scope(autocast);
     return first(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
-    const auto capsule = context->saved_data["again"].toCapsule();
-    const Again& again = static_cast<const Again&>(*capsule);
+    const auto capsule = context->saved_data["recomputation"].toCapsule();
+    const Recomputation& recomputation = static_cast<const Recomputation&>(*capsule);
 
     const c10::List<bool> differentiable = context->saved_data["differentiable"].toBoolList();
     variable_list sources = saved;  // of gradients: the inputs apart from what made them, and the parameters
@@ -85,9 +86,9 @@ class Recompute : public torch::autograd::Function<Recompute> {
     variable_list outputs, output_gradients, inputs;
     {
       const torch::AutoGradMode with_graph(true);
-      const AutocastScope scope(again.autocast);
+      const AutocastScope scope(recomputation.autocast);
       const auto end = sources.begin() + static_cast<std::ptrdiff_t>(differentiable.size());
-      const variable_list results = again.function({sources.begin(), end});
+      const variable_list results = recomputation.function({sources.begin(), end});
       for (std::size_t i = 0; i < results.size(); ++i) {
         if (!gradients[i].defined() || !results[i].requires_grad()) continue;
         outputs.push_back(results[i]);

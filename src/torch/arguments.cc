@@ -113,7 +113,7 @@ BoundIndexer bind_indexer(const char* op, const IndexerNames& names, const Index
   return bound;
 }
 
-std::int64_t BoundBudget::most() const {
+std::int64_t BoundBudget::max_selected() const {
   // Only the variance moves k_t away from the base.
   const bool moves = view.mode != BudgetMode::fixed && (view.mean_variance >= 0 || mean_variance.defined());
   return moves ? view.max : std::clamp(view.base, view.min, view.max);

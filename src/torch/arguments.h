@@ -61,7 +61,7 @@ struct BoundBudget {
   Tensor mean_variance;  // where it lies on a CUDA device, from where kernels read it: nothing waits for it
 
   // No query selects more keys than this.
-  std::int64_t most() const;
+  std::int64_t max_selected() const;
 };
 BoundBudget bind_budget(const char* op, const BudgetTensors& tensors, const at::Device& device);
 

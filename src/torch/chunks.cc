@@ -45,7 +45,7 @@ void cut(const Sequences& sequences, std::int64_t n, const ChunkLimits& limits, 
 
 std::int64_t queries_per_chunk(std::int64_t keys, const ChunkLimits& limits) {
   const std::int64_t fitting =
-      std::max(limits.least, limits.mask_words / std::max<std::int64_t>(1, mask_words(keys)));
+      std::max(limits.min_queries, limits.mask_words / std::max<std::int64_t>(1, mask_words(keys)));
   if (fitting >= limits.queries) return limits.queries;
   return fitting >= kTile ? fitting / kTile * kTile : std::max<std::int64_t>(1, fitting);
 }

@@ -20,11 +20,11 @@ struct Chunk {
   std::int64_t queries() const { return table.q_begin.back(); }
 };
 
-// What a chunk may hold at the most; however long the sequence, it has room for `least` queries.
+// What a chunk may hold at the most; however long the sequence, it has room for min_queries.
 struct ChunkLimits {
   std::int64_t queries = 0;
   std::int64_t mask_words = 0;
-  std::int64_t least = 1;
+  std::int64_t min_queries = 1;
 };
 
 // The most queries that a sequence with this many keys runs at a time.

@@ -32,7 +32,7 @@ class CudaBackend final : public Backend {
   // As many queries as a mask of 256 MiB holds, and never so few that multiprocessors stand idle: at 1M
   // tokens the mask is 2 GiB.
   ChunkLimits chunk_limits() const override {
-    return {.queries = kMaxTokens, .mask_words = (std::int64_t{256} << 20) / 4, .least = 16384};
+    return {.queries = kMaxTokens, .mask_words = (std::int64_t{256} << 20) / 4, .min_queries = 16384};
   }
 
  private:

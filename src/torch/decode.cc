@@ -1,5 +1,7 @@
 // decode: the newest queries of each sequence against a paged cache.
 #include "gsa/error.h"
+#include "kernels/common/checks.h"
+#include "kernels/decode/decode_checks.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/fake.h"
@@ -133,6 +135,23 @@ Tensor4 decode_with_selection_by(const Tensor& q, const Tensor& k, const Tensor&
        .selected_k = none});
 }
 
+Tensor3 call_decode(const DecodeArguments& in) {
+  static const auto op = find_operator<decltype(decode_by<nullptr>)>("gsa::decode");
+  return op.call(in.q, in.k, in.v, in.block_table, in.lengths, in.index_q, in.index_k, in.index_w,
+                 in.index_bias, in.gate, in.max_length, in.scale, in.index_scale, in.form, in.budget.mode,
+                 in.budget.base, in.budget.min, in.budget.max, in.budget.mean_variance, in.index_k_scale,
+                 in.selected, in.selected_k);
+}
+
+// index_q, index_k and index_w are given.
+Tensor4 call_decode_with_selection(const DecodeArguments& in) {
+  static const auto op =
+      find_operator<decltype(decode_with_selection_by<nullptr>)>("gsa::decode_with_selection");
+  return op.call(in.q, in.k, in.v, in.block_table, in.lengths, *in.index_q, *in.index_k, *in.index_w,
+                 in.index_bias, in.gate, in.max_length, in.scale, in.index_scale, in.form, in.budget.mode,
+                 in.budget.base, in.budget.min, in.budget.max, in.budget.mean_variance, in.index_k_scale);
+}
+
 // Keeps alive what args points into. Results are allocated.
 struct BoundDecode {
   DecodeArgs args;
@@ -141,9 +160,6 @@ struct BoundDecode {
   Tensor k, v, index_k, index_k_scale, index_bias, block_table, lengths, selected, selected_k;
   Tensor out, lse, k_t, selected_out;
 };
-
-constexpr std::int64_t kMaxCudaQueries = 16;
-constexpr std::int64_t kMinPage = 8, kMaxPage = 1024;
 
 // Pages with a contiguous last dimension; other strides are free, so that a cache may interleave what it
 // holds.
@@ -156,13 +172,6 @@ ConstPages vector_pages(const Tensor& pages) {
   return {pages.const_data_ptr(), pages.stride(0), pages.stride(1), 0};
 }
 
-void check_page_size(const char* op, std::int64_t size) {
-  if (size < kMinPage || size > kMaxPage || (size & (size - 1)) != 0) {
-    bad_argument(op, "k", concat("a page size that is a power of two in ", kMinPage, " .. ", kMaxPage),
-                 concat(size));
-  }
-}
-
 void bind_attention_of(const char* op, const DecodeArguments& in, BoundDecode& bound) {
   const Tensor &q = in.q, &k = in.k;
   check_rank(op, "q", q, 4, "[B, L, heads, d]");
@@ -170,8 +179,8 @@ void bind_attention_of(const char* op, const DecodeArguments& in, BoundDecode& b
   const std::int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), size = q.size(3);
   check_range(op, "q", "a number of sequences", batch, 0, kMaxDecodeSequences);
   check_range(op, "q", "a number of queries a sequence", queries, 1,
-              q.is_cuda() ? kMaxCudaQueries : kMaxTokens);
-  check_page_size(op, k.size(1));
+              q.is_cuda() ? kMaxCudaQueries : kMaxDecodeLength);
+  check::page_size(op, "k", k.size(1));
   const TokenLayout layout{.q_tokens = {batch, queries},
                            .k_tokens = {k.size(0), k.size(1)},
                            .longest_keys = 0,
@@ -253,7 +262,7 @@ void bind_pages_of(const char* op, const DecodeArguments& in, BoundDecode& bound
   check_like(op, "block_table", in.block_table, at::kInt, {batch, in.block_table.size(1)}, device);
   check_like(op, "lengths", in.lengths, at::kInt, {batch}, device);
   check_range(op, "max_length", "a length that block_table has pages for,", in.max_length, 1,
-              std::min(kMaxTokens, in.block_table.size(1) * page));
+              std::min(kMaxDecodeLength, in.block_table.size(1) * page));
   bound.block_table = in.block_table.contiguous();
   bound.lengths = in.lengths.contiguous();
   bound.args.pages = {.page_size = page,
@@ -275,7 +284,7 @@ void bind_selection_of(const char* op, const DecodeArguments& in, BoundDecode& b
   const at::Device device = in.q.device();
   check_rank(op, "selected", *in.selected, 3, "[B, L, positions]");
   const std::int64_t width = in.selected->size(2);
-  check_range(op, "selected", "a number of positions", width, 1, kMaxTokens);
+  check_range(op, "selected", "a number of positions", width, 1, kMaxDecodeLength);
   check_like(op, "selected", *in.selected, at::kInt, joined(tokens, {width}), device);
   check_like(op, "selected_k", *in.selected_k, at::kInt, tokens, device);
   bound.selected = in.selected->contiguous();
@@ -404,40 +413,83 @@ TORCH_LIBRARY_IMPL(gsa, Autograd, m) {
 
 namespace gsa::ops {
 
+using binding::tensors_of;
+
 Decoded decode(const Tensor& q, const PagedCache& cache, const std::optional<IndexerInputs>& indexer,
                const BudgetOptions& budget, const OptTensor& gate, std::optional<double> scale) {
-  static const auto op = binding::find_operator<decltype(binding::decode_by<nullptr>)>("gsa::decode");
+  const OptTensor none;
   const bool sparse = indexer.has_value();
-  auto [out, lse, k_t] = op.call(
-      q, cache.k, cache.v, cache.block_table, cache.lengths, sparse ? OptTensor(indexer->q) : OptTensor(),
-      sparse ? cache.index_k : OptTensor(), sparse ? OptTensor(indexer->w) : OptTensor(),
-      sparse ? indexer->bias : OptTensor(), gate, cache.max_length, scale, sparse ? indexer->scale : 1,
-      sparse ? indexer->form : "sigmoid", budget.mode, budget.base, budget.min, budget.max,
-      budget.mean_variance, sparse ? cache.index_k_scale : OptTensor(), OptTensor(), OptTensor());
+  const OptTensor index_q = sparse ? OptTensor(indexer->q) : none;
+  const OptTensor index_w = sparse ? OptTensor(indexer->w) : none;
+  auto [out, lse, k_t] = binding::call_decode({.q = q,
+                                               .k = cache.k,
+                                               .v = cache.v,
+                                               .block_table = cache.block_table,
+                                               .lengths = cache.lengths,
+                                               .index_q = index_q,
+                                               .index_k = sparse ? cache.index_k : none,
+                                               .index_w = index_w,
+                                               .index_bias = sparse ? indexer->bias : none,
+                                               .gate = gate,
+                                               .max_length = cache.max_length,
+                                               .scale = scale,
+                                               .index_scale = sparse ? indexer->scale : 1,
+                                               .form = sparse ? indexer->form : "sigmoid",
+                                               .budget = tensors_of(budget),
+                                               .index_k_scale = sparse ? cache.index_k_scale : none,
+                                               .selected = none,
+                                               .selected_k = none});
   return {out, lse, k_t};
 }
 
 DecodedSelection decode_with_selection(const Tensor& q, const PagedCache& cache, const IndexerInputs& indexer,
                                        const BudgetOptions& budget, const OptTensor& gate,
                                        std::optional<double> scale) {
-  static const auto op = binding::find_operator<decltype(binding::decode_with_selection_by<nullptr>)>(
-      "gsa::decode_with_selection");
   if (!cache.index_k) bad_argument("decode_with_selection", "index_k", "a tensor", "None");
-  auto [out, lse, k_t, selected] =
-      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths, indexer.q, *cache.index_k, indexer.w,
-              indexer.bias, gate, cache.max_length, scale, indexer.scale, indexer.form, budget.mode,
-              budget.base, budget.min, budget.max, budget.mean_variance, cache.index_k_scale);
+  const OptTensor none, index_q = indexer.q, index_w = indexer.w;
+  auto [out, lse, k_t, selected] = binding::call_decode_with_selection({.q = q,
+                                                                        .k = cache.k,
+                                                                        .v = cache.v,
+                                                                        .block_table = cache.block_table,
+                                                                        .lengths = cache.lengths,
+                                                                        .index_q = index_q,
+                                                                        .index_k = cache.index_k,
+                                                                        .index_w = index_w,
+                                                                        .index_bias = indexer.bias,
+                                                                        .gate = gate,
+                                                                        .max_length = cache.max_length,
+                                                                        .scale = scale,
+                                                                        .index_scale = indexer.scale,
+                                                                        .form = indexer.form,
+                                                                        .budget = tensors_of(budget),
+                                                                        .index_k_scale = cache.index_k_scale,
+                                                                        .selected = none,
+                                                                        .selected_k = none});
   return {{out, lse, k_t}, {selected, k_t}};
 }
 
 Decoded decode_selected(const Tensor& q, const PagedCache& cache, const SelectedPositions& selection,
                         const OptTensor& gate, std::optional<double> scale) {
-  static const auto op = binding::find_operator<decltype(binding::decode_by<nullptr>)>("gsa::decode");
+  const OptTensor none, positions = selection.positions, k_of = selection.k_t;
   const BudgetOptions unused;
-  auto [out, lse, k_t] =
-      op.call(q, cache.k, cache.v, cache.block_table, cache.lengths, OptTensor(), OptTensor(), OptTensor(),
-              OptTensor(), gate, cache.max_length, scale, 1, "sigmoid", unused.mode, unused.base, unused.min,
-              unused.max, OptTensor(), OptTensor(), OptTensor(selection.positions), OptTensor(selection.k_t));
+  auto [out, lse, k_t] = binding::call_decode({.q = q,
+                                               .k = cache.k,
+                                               .v = cache.v,
+                                               .block_table = cache.block_table,
+                                               .lengths = cache.lengths,
+                                               .index_q = none,
+                                               .index_k = none,
+                                               .index_w = none,
+                                               .index_bias = none,
+                                               .gate = gate,
+                                               .max_length = cache.max_length,
+                                               .scale = scale,
+                                               .index_scale = 1,
+                                               .form = "sigmoid",
+                                               .budget = tensors_of(unused),
+                                               .index_k_scale = none,
+                                               .selected = positions,
+                                               .selected_k = k_of});
   return {out, lse, k_t};
 }
 

@@ -16,7 +16,8 @@ TORCH_LIBRARY_FRAGMENT(gsa, m) {
   using namespace schema;
   // select and attend in chunks of queries: the whole mask never exists, so memory is linear in the length.
   // Differentiable in q, k, v. The backward pass rebuilds the masks of chunks from the thresholds; where
-  // gradients are wanted and the mask of a batch takes no more memory than q, it is kept instead.
+  // gradients are wanted and the mask of a batch takes no more memory than q, out and their gradients (four
+  // times q), it is kept instead.
   define(m, "sparse_attend(Tensor q, Tensor k, Tensor v, ", kIndexTensors, "=None, *, float? scale=None, ",
          kIndexScores, ", ", kBudget, ", ", kAccumulation, ", ", kLayout,
          ") -> (Tensor out, Tensor lse, Tensor k_t, Tensor variance, Tensor threshold, Tensor tie_cut)");
@@ -214,7 +215,7 @@ Tensor7 select_and_attend(const SparseAttendArguments& in, const std::optional<K
                      .threshold = shifted(threshold.mutable_data_ptr(), chunk.q_first, real_size),
                      .tie_cut = tie_cut.mutable_data_ptr<std::int32_t>() + chunk.q_first});
     ConstMask selected = mask;
-    selected.max_selected = budget.most();
+    selected.max_selected = budget.max_selected();
     backend->attend({.shape = shape,
                      .q = shifted(attention.q.rows, chunk.q_first, shape.dtype),
                      .k = shifted(attention.k.rows, chunk.k_first, shape.dtype),

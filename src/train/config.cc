@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "core/suggest.h"
 #include "core/usage_error.h"
-#include "model/kl_sample.h"
+#include "model/indexer_kl_sample.h"
 #include "torch/threads.h"
 #include "train/model_sizes.h"
 

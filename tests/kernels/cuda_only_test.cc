@@ -141,12 +141,12 @@ TEST(CudaAtomicSums, AreThoseInOrderButForRoundings) {
       EXPECT_TRUE(same_bits(atomic.dq, ordered.dq));
       const auto close = [](const Tensor& a, const Tensor& b) {
         const std::vector<double> x = a.values<double>(0, a.tokens()), y = b.values<double>(0, b.tokens());
-        double most = 0, difference = 0;
+        double largest = 0, difference = 0;
         for (std::size_t i = 0; i < x.size(); ++i) {
-          most = std::max(most, std::abs(y[i]));
+          largest = std::max(largest, std::abs(y[i]));
           difference = std::max(difference, std::abs(x[i] - y[i]));
         }
-        return difference <= 1e-5 * most;
+        return difference <= 1e-5 * largest;
       };
       EXPECT_TRUE(close(atomic.dk, ordered.dk));
       EXPECT_TRUE(close(atomic.dv, ordered.dv));

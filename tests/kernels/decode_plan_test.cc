@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace gsa::cuda {
@@ -43,7 +44,9 @@ TEST(DecodePlan, FollowersHaveTheSplitsOfTheirLeader) {
   EXPECT_EQ(config.keys, 2048);
   EXPECT_EQ(config.splits, choose_decode(usual()).splits);
   EXPECT_EQ(config.pick_blocks, 0);
-  EXPECT_EQ(to_string(config), "up to 16 splits of 128 keys at given positions, heads as 128");
+  EXPECT_EQ(to_string(config),
+            "up to 16 splits of 128 keys at given positions (128 at any length), heads as 128 (65 to 128), "
+            "3 stages");
 }
 
 // Short rows want many splits, long ones few: the maximum is not that of the longest row.
@@ -110,16 +113,80 @@ TEST(DecodePlan, ScoresOfBytes) {
   EXPECT_EQ(choose_decode(facts).scores, DecodeScores::unaligned);
 }
 
+// As many of a sequence's queries as fit beside the ring of keys, four at most.
+TEST(DecodePlan, BlocksThatScoreTakeTheQueriesThatFit) {
+  DecodeFacts facts = usual();
+  const auto choose = [&](std::int64_t queries, std::int64_t heads, std::int64_t size) {
+    facts.queries = queries, facts.index_heads = heads, facts.index_size = size;
+    return choose_decode(facts);
+  };
+  for (const std::int64_t queries : {1, 3, 4, 16}) {
+    const DecodeConfig config = choose(queries, 4, 64);
+    EXPECT_EQ(config.score_queries, std::min<std::int64_t>(queries, 4));
+    EXPECT_FALSE(config.far_queries);
+    EXPECT_GE(config.score_bytes, static_cast<std::size_t>(config.score_queries) * 1024 * 4);
+    EXPECT_LE(config.score_bytes, 96u * 1024);
+  }
+  // 64 heads of 128 are 16 KB a query.
+  EXPECT_EQ(choose(4, 64, 128).score_queries, 1);
+  EXPECT_FALSE(choose(4, 64, 128).far_queries);
+  // 128 heads of 256 are 64 KB: too many for a small device beside the keys.
+  EXPECT_FALSE(choose(1, 128, 256).far_queries);
+  facts.device.major = 8, facts.device.shared_memory = 101376;
+  EXPECT_TRUE(choose(1, 128, 256).far_queries);
+  EXPECT_LE(choose(1, 128, 256).score_bytes, facts.device.shared_memory);
+  facts.index_heads = 0;
+  EXPECT_EQ(choose_decode(facts).score_queries, 0);
+}
+
+TEST(DecodePlan, EveryKernelThatIsChosenExists) {
+  for (const bool bytes : {false, true}) {
+    for (const std::int64_t heads : {1, 3, 4, 16, 128}) {
+      for (const std::int64_t size : {16, 64, 72, 128, 256}) {
+        for (const bool aligned : {false, true}) {
+          DecodeFacts facts = usual();
+          facts.index_bytes = bytes, facts.index_heads = heads, facts.index_size = size;
+          facts.index_aligned = aligned;
+          const DecodeConfig config = choose_decode(facts);
+          const DecodeScoreShape shape = score_shape(config.scores, bytes);
+          EXPECT_GT(shape.warps, 0) << heads << " of " << size;
+          EXPECT_GE(16 * shape.steps, size);
+          EXPECT_TRUE(shape.columns == 0 ||
+                      shape.columns == decoding::padded_columns(static_cast<int>(heads)));
+          EXPECT_LE(config.score_bytes, facts.device.shared_memory) << heads << " of " << size;
+        }
+      }
+    }
+  }
+}
+
+// Two blocks a multiprocessor of Hopper, one that fits of smaller devices.
+TEST(DecodePlan, BlocksThatAttendHaveTheStagesThatFit) {
+  DecodeFacts facts = usual();
+  const auto stages = [&](std::int64_t size) {
+    facts.head_size = size;
+    return choose_decode(facts).stages;
+  };
+  EXPECT_EQ(stages(64), 3);
+  EXPECT_EQ(stages(128), 3);
+  EXPECT_EQ(stages(256), 2);
+  facts.device.shared_memory = 101376;
+  EXPECT_EQ(stages(64), 3);
+  EXPECT_EQ(stages(128), 2);
+}
+
 TEST(DecodePlan, PrintsItself) {
   DecodeFacts facts = usual();
-  EXPECT_EQ(to_string(choose_decode(facts)),
-            "up to 16 splits of 128 keys from a list, heads as 128, 8 blocks select, scores in small blocks: "
-            "four heads "
-            "of up to 64, many segments");
+  EXPECT_EQ(
+      to_string(choose_decode(facts)),
+      "up to 16 splits of 128 keys from a list (128 at any length), heads as 128 (65 to 128), 3 stages, "
+      "8 blocks select (a cluster on Hopper), scores in small blocks: four heads of up to 64, many "
+      "segments");
   facts.dense = true;
   facts.index_heads = 0;
   facts.max_length = 1000;
-  EXPECT_EQ(to_string(choose_decode(facts)), "up to 4 splits of 256 keys, heads as 128");
+  EXPECT_EQ(to_string(choose_decode(facts)),
+            "up to 4 splits of 256 keys (rows of up to 16384), heads as 128 (65 to 128), 3 stages");
 }
 
 }  // namespace

@@ -68,5 +68,78 @@ TEST(IndexerKlPlan, HopperTakesItsShapes) {
   EXPECT_FALSE(hopper_target_takes(facts));
 }
 
+IndexerKlFacts usual_kl() {
+  IndexerKlFacts facts;
+  facts.target = {
+      .device = {9, 0, 132, 232448, 0}, .head_size = 128, .aligned = true, .largest_stride = 4096};
+  facts.index_heads = 4, facts.index_size = 64;
+  return facts;
+}
+
+TEST(IndexerKlPlan, TargetsThatHopperDoesNotTakeSayWhy) {
+  IndexerKlFacts facts = usual_kl();
+  EXPECT_TRUE(choose_indexer_kl(facts).wgmma);
+  EXPECT_EQ(to_string(choose_indexer_kl(facts)), "p by wgmma");
+  facts.target.head_size = 256;
+  EXPECT_EQ(to_string(choose_indexer_kl(facts)), "p by mma (heads of more than 128)");
+  facts.target.device.major = 8;
+  EXPECT_EQ(to_string(choose_indexer_kl(facts)), "p by mma (not Hopper)");
+  facts = usual_kl();
+  facts.target.aligned = false;
+  EXPECT_EQ(to_string(choose_indexer_kl(facts)),
+            "p by mma (rows that do not begin at multiples of 16 bytes)");
+  facts = usual_kl();
+  facts.target.largest_stride = 1 << 24;
+  EXPECT_EQ(to_string(choose_indexer_kl(facts)), "p by mma (rows 2^24 elements apart or more)");
+}
+
+// 100 KB a block are what the smaller devices have, 227 KB the larger ones.
+TEST(IndexerKlPlan, TargetsHaveThreeStagesWhereTheyFit) {
+  IndexerKlFacts facts = usual_kl();
+  facts.target.device.major = 8;
+  const auto stages = [&](std::int64_t size, std::size_t shared) {
+    facts.target.head_size = size, facts.target.device.shared_memory = shared;
+    return choose_indexer_kl(facts).target_stages;
+  };
+  EXPECT_EQ(stages(64, 101376), 3);
+  EXPECT_EQ(stages(128, 101376), 2);
+  EXPECT_EQ(stages(128, 166912), 3);
+  EXPECT_EQ(stages(256, 101376), 2);
+  EXPECT_EQ(stages(256, 166912), 3);
+}
+
+TEST(IndexerKlPlan, GradientsOfSmallHeadsAreFusedInLists) {
+  IndexerKlFacts facts = usual_kl();
+  facts.backward = facts.listed = true;
+  EXPECT_TRUE(choose_indexer_kl(facts).fused);
+  EXPECT_EQ(to_string(choose_indexer_kl(facts)),
+            "p by wgmma, fused gradients: up to four small indexer heads");
+  facts.index_heads = 5;
+  EXPECT_FALSE(choose_indexer_kl(facts).fused);
+  facts.index_heads = 4, facts.index_size = 65;
+  EXPECT_FALSE(choose_indexer_kl(facts).fused);
+  facts = usual_kl();
+  facts.backward = true;
+  EXPECT_FALSE(choose_indexer_kl(facts).fused);
+}
+
+TEST(IndexerKlPlan, SplitsGrowWithTheBlocksOfAQuery) {
+  IndexerKlFacts facts = usual_kl();
+  EXPECT_EQ(choose_indexer_kl(facts).split, dense_split(false));
+  facts.backward = true;
+  const auto choose = [&](std::int64_t heads, std::int64_t size) {
+    facts.index_heads = heads, facts.index_size = size;
+    return choose_indexer_kl(facts);
+  };
+  EXPECT_EQ(choose(4, 64).split, dense_split(true));
+  EXPECT_TRUE(choose(4, 64).in_place);
+  EXPECT_EQ(choose(16, 64).split, 4 * dense_split(true));
+  EXPECT_FALSE(choose(16, 64).in_place);
+  EXPECT_EQ(choose(4, 128).split, 2 * dense_split(true));
+  EXPECT_FALSE(choose(4, 128).in_place);
+  EXPECT_EQ(choose(1, 256).index_size, 256);
+  EXPECT_TRUE(choose(1, 256).in_place);
+}
+
 }  // namespace
 }  // namespace gsa::cuda::kl

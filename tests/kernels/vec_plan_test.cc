@@ -123,6 +123,24 @@ TEST(GatePlan, AGateAHeadIsReadAlone) {
   EXPECT_EQ(config.kernel, GateConfig::Kernel::heads);
   EXPECT_EQ(config.vec.width, 4);
   EXPECT_EQ(config.shape.head_size, 64);
+  EXPECT_EQ(config.lanes_shift, 2);  // 16 vectors, four of each lane
+  EXPECT_EQ(
+      to_string(config),
+      "a gate a head, 4 lanes a row, vectors of 4 elements: sizes and addresses are multiples of 16 bytes");
+}
+
+// As many lanes as share a row's vectors, up to a warp: eight, with two vectors each, for a head of 128 in 16 bits.
+TEST(GatePlan, LanesShareARow) {
+  const auto lanes = [](DType dtype, std::int64_t size) {
+    const GateShape shape = {.dtype = dtype, .tokens = 4, .heads = 2, .head_size = size, .head_wise = true};
+    const GateOperand x = {.rows = {.data = at(kAddress), .token_stride = 2 * size, .head_stride = size}};
+    return 1 << choose_gate(shape, {x}).lanes_shift;
+  };
+  EXPECT_EQ(lanes(DType::bf16, 128), 8);
+  EXPECT_EQ(lanes(DType::bf16, 8), 1);
+  EXPECT_EQ(lanes(DType::f32, 128), 8);
+  EXPECT_EQ(lanes(DType::bf16, 59), 32);  // single elements
+  EXPECT_EQ(lanes(DType::bf16, 4096), 32);
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ def test_a_sample_estimates_the_whole():
 
 def test_draws_are_the_philox_of_the_other_side():
     # Known answers of Philox 4x32-10 (Random123's kat_vectors): all zeros, and all ones.
-    from gated_sparse_attention.kl_sample import philox_bits
+    from gated_sparse_attention.indexer_kl_sample import philox_bits
 
     assert philox_bits(0, 0, 0) == 0x6627E8D5E169C58D
     ones = 2**64 - 1

@@ -158,3 +158,35 @@ def assert_close_as(ours, torchs, exact, factor, what, inherited=0.0, terms=None
         assert (
             value <= bound
         ), f"{what}: {name} error {value:.3g}, torch's {statistic(base).item():.3g}, allowed {bound:.3g}"
+
+
+class Sample:
+    """What the cases of test_registration.py are made of: a small layer, batched or packed, and results of it."""
+
+    BUDGET = dict(budget="fixed", k_base=5, k_min=1, k_max=64)
+    TILES = dict(query_tiles=torch.tensor([1]))  # of two or more
+
+    def __init__(self, packed, grad):
+        self.grad = grad
+        p = make(batch=2, queries=9, keys=40, heads=4, kv_heads=2, size=8, index_heads=3, index_size=8)
+        self.layout = {}
+        if packed:
+            p = p.map(lambda t: t.flatten(0, 1) if t.dim() > 1 else t)
+            self.layout = dict(
+                cu_seqlens_q=torch.tensor([0, 4, 18]),
+                cu_seqlens_k=torch.tensor([0, 30, 80]),
+                q_position=torch.tensor([3, 36]),
+            )
+        self.width = dict(max_keys=50) if packed else {}  # of masks and scores
+        self.p = p.leaves() if grad else p
+        gsa = torch.ops.gsa
+        with torch.no_grad():
+            self.mask, _, _, self.threshold, self.tie_cut = gsa.select(
+                *self.p.indexer(), **self.BUDGET, **self.layout
+            )
+            self.out, self.lse = gsa.attend(*self.p.attention(), self.mask, **self.layout)
+            self.dout = torch.randn_like(self.out)
+
+    def leaf(self, tensor):
+        """A tensor of its own, that wants a gradient where the layer's do."""
+        return tensor.detach().clone().requires_grad_(self.grad)

@@ -61,7 +61,7 @@ def make(dtype, tokens=37, heads=4, kv=2, size=16, index=(3, 8, 2), gate="elemen
     return arguments, options, expected
 
 
-def cases_without_gradients():
+def cases_without_gradients(sample):
     """For test_registration.py: name -> (arguments, keywords)."""
     return {"append": make(torch.float32)[:2]}
 

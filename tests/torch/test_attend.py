@@ -76,6 +76,21 @@ def check(p, words, mask, dtype):
         assert_close_as(ours, torchs, right, 3, f"d{name}", inherited, terms.get(name))
 
 
+def forward_cases(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    attention = sample.p.attention()
+    return {
+        "attend": ((*attention, sample.mask), sample.layout),
+        "attend-dense": (attention, sample.layout),
+        "pack_mask": ((torch.rand(2, 9, 40) < 0.5,), {}),
+    }
+
+
+def cases_without_gradients(sample):
+    arguments = (sample.dout, *sample.p.attention(), sample.mask, sample.out, sample.lse)
+    return {"attend_backward": (arguments, sample.layout)}
+
+
 @pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_masked(shape, dtype):

@@ -23,6 +23,15 @@ SHAPES = {
 }
 
 
+def cases_without_gradients(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    arguments = (sample.p.q, sample.p.k)
+    return {
+        "attend_lse": (arguments, sample.layout),
+        "attend_lse-tiles": (arguments, sample.layout | sample.TILES),
+    }
+
+
 @pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_against_torch(shape, dtype):

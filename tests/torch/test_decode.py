@@ -111,6 +111,34 @@ def check(cache, x, sparse=True, exact=False, **options):
             assert (k_t[sequence] == expected_k).all()
 
 
+def small_call(sample):
+    """Pages of 8 positions: 5 blocks for each of 2 sequences of 33 and 40 keys."""
+    normal = lambda *shape: torch.randn(*shape)
+    block_table = torch.randperm(12)[:10].view(2, 5).to(torch.int32)
+    lengths = torch.tensor([33, 40], dtype=torch.int32)
+    keys, index_keys = (normal(12, 8, 2, 8) for _ in range(2)), normal(12, 8, 8)
+    queries = sample.p.q.detach().reshape(-1, 4, 8)[:6].reshape(2, 3, 4, 8)
+    return (queries, *keys, block_table, lengths, normal(2, 3, 3, 8), index_keys, normal(2, 3, 3), normal(3))
+
+
+def forward_cases(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    arguments, options = small_call(sample), dict(sample.BUDGET, max_length=40)
+    in_bytes = list(arguments)
+    in_bytes[6], scale = gsa.quantize_index_keys(in_bytes[6])
+    of_bytes = tuple(in_bytes), dict(options, index_k_scale=scale)
+    # Positions that another call has selected.
+    _, _, k_t, selected = gsa.decode_with_selection(*arguments, **options)
+    return {
+        "decode": (arguments, options),
+        "decode-bytes": of_bytes,
+        "decode-follower": (arguments[:5], dict(max_length=40, selected=selected, selected_k=k_t)),
+        "decode_with_selection": (arguments, options),
+        "decode_with_selection-bytes": of_bytes,
+        "quantize_index_keys": ((torch.randn(3, 4, 8),), {}),
+    }
+
+
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)

@@ -119,9 +119,9 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(gsa.swiglu, (joint,))
 
 
-def forward_cases(grad):
+def forward_cases(sample):
     """For test_registration.py: name -> (arguments, keywords)."""
-    leaf = lambda *shape: torch.randn(*shape).requires_grad_(grad)
+    leaf = lambda *shape: sample.leaf(torch.randn(*shape))
     tables = torch.randn(4, 2), torch.randn(4, 2)
     return {
         "rms_norm": ((leaf(4, 8), None, leaf(8), EPS), {}),
@@ -131,7 +131,7 @@ def forward_cases(grad):
     }
 
 
-def cases_without_gradients():
+def cases_without_gradients(sample):
     rows, rstd = torch.randn(4, 8), torch.rand(4)
     heads, tables = torch.randn(4, 2, 5), (torch.randn(4, 2), torch.randn(4, 2))
     step = dict(lr=0.1, beta1=0.9, beta2=0.95, eps=1e-8, decay=0.1, factor=0.5, step=2)

@@ -15,6 +15,17 @@ def inputs(shape, head_wise, dtype=torch.float32):
     return x, z
 
 
+def forward_cases(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    x = sample.p.q
+    return {"gate": ((x, sample.leaf(x)), {}), "gate-head": ((x, sample.leaf(x[..., 0])), {})}
+
+
+def cases_without_gradients(sample):
+    x = sample.p.q
+    return {"gate_backward": ((sample.dout, x, x + 1), {})}
+
+
 @pytest.mark.parametrize("head_wise", [False, True], ids=["element", "head"])
 @pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def case(name):
     """Arguments and keywords, on the default device."""
     if name == "append":
         return append_case(torch.bfloat16, int8=True)[:2]
-    arguments, keywords = cases_without_gradients()[name]
+    arguments, keywords = cases_without_gradients(None)[name]
     return list(arguments), keywords
 
 

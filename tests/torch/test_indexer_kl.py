@@ -49,6 +49,30 @@ SHAPES = {
 }
 
 
+def forward_cases(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    p, layout = sample.p, sample.layout
+    arguments = (p.q, p.k, sample.lse, *p.indexer())
+    return {
+        "indexer_kl": ((*arguments, None, sample.threshold, sample.tie_cut), layout),
+        "indexer_kl-mask": ((*arguments, sample.mask), layout),
+        "indexer_kl-nobias": (arguments[:-1], layout),
+        "indexer_kl-tiles": (arguments, layout | sample.TILES),
+    }
+
+
+def cases_without_gradients(sample):
+    p, layout = sample.p, sample.layout
+    forward, by_threshold = (p.q, p.k, sample.lse, *p.indexer()), (None, sample.threshold, sample.tie_cut)
+    dloss = torch.rand_like(sample.threshold)
+    index_lse = gsa.indexer_kl(*forward, *by_threshold, **layout)[1]
+    return {
+        "indexer_kl_backward": ((dloss, *forward, *by_threshold, index_lse), layout),
+        "indexer_kl_backward-tiles": ((dloss, *forward, None, None, None, index_lse), layout | sample.TILES),
+        "indexer_kl_backward-nobias": ((dloss, *forward[:-1], None, *by_threshold, index_lse), layout),
+    }
+
+
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
 @pytest.mark.parametrize("support", SUPPORTS)
 @pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)

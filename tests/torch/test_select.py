@@ -47,6 +47,16 @@ def shape_id(shape):
     return "-".join(f"{name}{value}" for name, value in shape.items()) if isinstance(shape, dict) else None
 
 
+def forward_cases(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    indexer, layout, width = sample.p.indexer(), sample.layout, sample.width
+    return {
+        "select": (indexer, dict(sample.BUDGET, mean_variance=torch.tensor(0.1), **layout, **width)),
+        "select_mask": ((*indexer, sample.threshold, sample.tie_cut), layout | width),
+        "index_scores": (indexer, layout | width),
+    }
+
+
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
 @pytest.mark.parametrize("dtype", everywhere(FLOATS + [torch.float64]), indirect=True)
 @pytest.mark.parametrize("shape", SHAPES, ids=shape_id)

@@ -17,7 +17,7 @@ def make(dtype, rows=5, size=96, outputs=40, swiglu=False):
     return x, weight, norm, torch.randn(outputs).to(dtype), torch.randn(rows, outputs).to(dtype)
 
 
-def cases_without_gradients():
+def cases_without_gradients(sample):
     """For test_registration.py: name -> (arguments, keywords)."""
     return {
         "skinny_linear": (make(torch.float32), dict(eps=1e-5)),

@@ -24,6 +24,24 @@ def in_steps(p, **options):
     return (*gsa.attend(*p.attention(), mask), *selection), mask
 
 
+def forward_cases(sample):
+    """For test_registration.py: name -> (arguments, keywords)."""
+    arguments = (*sample.p.attention(), *sample.p.indexer())
+    return {
+        "sparse_attend": (arguments, sample.BUDGET | sample.layout),
+        "sparse_attend_with_mask": (arguments, sample.BUDGET | sample.layout | sample.width),
+    }
+
+
+def cases_without_gradients(sample):
+    forward = (*sample.p.attention(), *sample.p.indexer(), sample.out, sample.lse)
+    arguments = (sample.dout, *forward, sample.threshold, sample.tie_cut)
+    return {
+        "sparse_attend_backward": (arguments, sample.layout),
+        "sparse_attend_backward-mask": ((*arguments, sample.mask), sample.layout),
+    }
+
+
 @pytest.mark.parametrize("form", ["sigmoid", "relu"])
 @pytest.mark.parametrize("dtype", everywhere(FLOATS), indirect=True)
 def test_against_reference(dtype, form):

@@ -7,6 +7,7 @@
 #include "gsa/error.h"
 #include "kernels/adamw/adamw_cpu.h"
 #include "kernels/common/checks.h"
+#include "kernels/common/plans.h"
 
 namespace gsa {
 namespace {
@@ -59,7 +60,13 @@ bool check_adamw(const AdamWArgs& args) {
 }
 
 void adamw(const AdamWArgs& args, const Parallel& parallel) {
-  if (check_adamw(args)) adamw_cpu(args, parallel);
+  if (!check_adamw(args)) return;
+  if (prints_plans()) {
+    print_cpu_plan(kOp,
+                   concat(args.count, " weights, gradients in ", name_of(args.gradient_type), ", weights in ",
+                          name_of(args.weight == nullptr ? DType::f32 : args.weight_type)));
+  }
+  adamw_cpu(args, parallel);
 }
 
 }  // namespace gsa

@@ -5,6 +5,7 @@
 #include "kernels/attend/attend_cuda.h"
 #include "kernels/attend/generic/attend.h"
 #include "kernels/attend/hopper/backward.h"
+#include "kernels/common/aligned_rows.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/plans.h"
 
@@ -13,9 +14,7 @@ namespace {
 
 // Rows begin at multiples of 16 bytes, and less than 4 GB apart.
 bool aligned(const ConstRows& rows) {
-  return rows.token_stride >= 0 && rows.token_stride < std::int64_t(1) << 31 &&
-         reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
-         rows.head_stride % 8 == 0;
+  return aligned_rows(rows) && rows.token_stride >= 0 && rows.token_stride < std::int64_t(1) << 31;
 }
 
 AttendBackwardFacts facts_of(const AttendBackwardArgs& args, Accumulation accumulation,
@@ -27,9 +26,7 @@ AttendBackwardFacts facts_of(const AttendBackwardArgs& args, Accumulation accumu
   facts.group = args.shape.heads / args.shape.kv_heads;
   facts.masked = args.mask.words != nullptr;
   facts.aligned = aligned(args.q) && aligned(args.k) && aligned(args.v) && aligned(args.out) &&
-                  aligned(args.dout) && aligned(args.dq) &&
-                  reinterpret_cast<std::uintptr_t>(args.dk) % 16 == 0 &&
-                  reinterpret_cast<std::uintptr_t>(args.dv) % 16 == 0;
+                  aligned(args.dout) && aligned(args.dq) && at_16_bytes(args.dk) && at_16_bytes(args.dv);
   facts.accumulation = accumulation;
   facts.sequences = args.sequences.count;
   facts.total_keys = args.sequences.total_keys();

@@ -8,6 +8,7 @@
 #include "kernels/attend/attend_plan.h"
 #include "kernels/attend/generic/attend.h"
 #include "kernels/attend/hopper/forward.h"
+#include "kernels/common/aligned_rows.h"
 #include "kernels/common/plans.h"
 
 namespace gsa::cuda {
@@ -15,8 +16,7 @@ namespace {
 
 // Whether every row begins at a multiple of 16 bytes, and steps between tokens fit what the kernels count in.
 bool aligned(const ConstRows& rows) {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
-         rows.head_stride % 8 == 0 && rows.token_stride >= 0 &&
+  return aligned_rows(rows) && rows.token_stride >= 0 &&
          rows.token_stride <= std::numeric_limits<int>::max() / 2;
 }
 

@@ -8,8 +8,10 @@
 #include "kernels/attend_lse/attend_lse_kernels.h"
 #include "kernels/attend_lse/attend_lse_plan.h"
 #include "kernels/attention/query_tiles.h"
+#include "kernels/common/aligned_rows.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device_sequences.h"
+#include "kernels/common/log2e.h"
 #include "kernels/common/plans.h"
 
 namespace gsa::cuda {
@@ -38,11 +40,6 @@ __global__ void combine_kernel(const Params p, int tiles, float* result) {
   constexpr double kLn2 = 0.69314718055994531;
   result[static_cast<long long>(tile.first_query + query) * p.heads + head] =
       static_cast<float>((static_cast<double>(maximum) + log2(sum)) * kLn2);
-}
-
-bool aligned(const ConstRows& rows) {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
-         rows.head_stride % 8 == 0;
 }
 
 }  // namespace
@@ -80,8 +77,8 @@ void attend_lse(const AttendLseArgs& args, const Context& context) {
   p.heads = static_cast<int>(shape.heads);
   p.group = static_cast<int>(shape.heads / shape.kv_heads);
   p.size = static_cast<int>(shape.head_size);
-  p.scale = static_cast<float>(shape.scale * 1.4426950408889634);
-  p.aligned = aligned(args.q) && aligned(args.k) && shape.head_size % 8 == 0;
+  p.scale = static_cast<float>(shape.scale * kLog2EDouble);
+  p.aligned = aligned_rows(args.q) && aligned_rows(args.k) && shape.head_size % 8 == 0;
   AttendLseFacts facts;
   facts.device = context.device;
   facts.heads = shape.heads;

@@ -57,8 +57,10 @@ void mask(const char* op, ConstMask mask, const Sequences& s) {
 
 void page_size(const char* op, const char* argument, std::int64_t size) {
   constexpr std::int64_t kMin = 8, kMax = 1024;
-  in_range(op, argument, size, kMin, kMax);
-  if ((size & (size - 1)) != 0) bad_argument(op, argument, "a power of two", concat(size));
+  if (size < kMin || size > kMax || (size & (size - 1)) != 0) {
+    bad_argument(op, argument, concat("a page size that is a power of two in ", kMin, " .. ", kMax),
+                 concat(size));
+  }
 }
 
 void pages(const char* op, const PageTable& pages, const Sequences& s, bool allowed) {

@@ -20,7 +20,7 @@ void sequences(const char* op, const Sequences& sequences);
 // A mask, where there is one, has a word for every 32 keys of the longest sequence.
 void mask(const char* op, ConstMask mask, const Sequences& sequences);
 
-// A size of pages: a power of two within limits.
+// A size of pages: a power of two, 8 .. 1024.
 void page_size(const char* op, const char* argument, std::int64_t size);
 
 // Keys in pages: allowed at all, and a block for every page of every sequence.

@@ -52,9 +52,9 @@ HWY_INLINE V at_most(D d, float bound, V x) {
 // 2^x, relative error below 1e-7; 0 below 2^-126, infinite from 127.5 on; NaN stays NaN. x above `most`
 // counts as `most`.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V power_of_two(D d, V x, float most = 128.0f) {
+HWY_INLINE V power_of_two(D d, V x, float max_exponent = 128.0f) {
   const hn::RebindToSigned<D> di;
-  const V clamped = at_most(d, most, at_least(d, -127.0f, x));
+  const V clamped = at_most(d, max_exponent, at_least(d, -127.0f, x));
   const auto n = hn::NearestInt(clamped);
   const V r = hn::Sub(clamped, hn::ConvertTo(d, n));
   V p = hn::Set(d, 1.5370704932138324e-4f);

@@ -28,8 +28,8 @@ void print_plan(const char* op, const std::string& shape, const std::string& pla
   if (is_new) std::fputs(at->c_str(), stderr);
 }
 
-void print_cpu_plan(const char* op, const std::string& shape) {
-  print_plan(op, shape, concat("cpu, ", simd_in_use()));
+void print_cpu_plan(const char* op, const std::string& shape, bool bf16) {
+  print_plan(op, shape, concat("cpu, ", simd_in_use(), bf16 ? ", products of bfloat16" : ""));
 }
 
 std::string describe(const Sequences& sequences) {

@@ -14,8 +14,9 @@ bool prints_plans();
 // A line, unless it has been printed before.
 void print_plan(const char* op, const std::string& shape, const std::string& plan);
 
-// The same for an operator on the CPU, whose choice is the instruction set.
-void print_cpu_plan(const char* op, const std::string& shape);
+// The same for an operator on the CPU, whose choice is the instruction set. bf16: its products are of bfloat16
+// (simd.h).
+void print_cpu_plan(const char* op, const std::string& shape, bool bf16 = false);
 
 // Such as "2 sequences, 300 queries, up to 4096 keys".
 std::string describe(const Sequences& sequences);

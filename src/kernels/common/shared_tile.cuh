@@ -2,11 +2,11 @@
 // special-function unit's instructions.
 #pragma once
 
+#include "kernels/common/log2e.h"
 #include "kernels/common/mma.cuh"
 
 namespace gsa::cuda {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 __device__ __forceinline__ float power_of_two(float x) {

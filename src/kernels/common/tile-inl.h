@@ -8,10 +8,9 @@
 //
 // A tile is stored in groups of four keys: element (r, i) at (i / 4) * 16 + r * 4 + i % 4, so that one vector
 // of 16 holds four rows of four keys and each row fills one 128-bit block: row-wise maxima and sums stay
-// inside blocks. dot_tile and combine add in
-// an order that depends on nothing but width and the order of keys: any grouping of rows gives the same bits.
-// spread adds a group's rows before it adds them to packed, so there the grouping counts. Included once per
-// Highway target.
+// inside blocks. dot_tile and combine add in an order that depends on nothing but width and the order of keys:
+// any grouping of rows gives the same bits. spread adds a group's rows before it adds them to packed, so there
+// the grouping counts. Included once per Highway target.
 #if defined(GSA_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GSA_KERNELS_TILE_INL_H_
 #undef GSA_KERNELS_TILE_INL_H_

@@ -2,6 +2,7 @@
 #include "kernels/cross_entropy/cross_entropy.h"
 
 #include "gsa/error.h"
+#include "kernels/common/plans.h"
 #include "kernels/cross_entropy/cross_entropy_checks.h"
 #include "kernels/cross_entropy/cross_entropy_cpu.h"
 
@@ -16,6 +17,10 @@ void cross_entropy(const CrossEntropyArgs& args, const Parallel& parallel) {
                    concat("numbers in 0 .. ", args.classes - 1, ", or ", args.ignored),
                    concat(target, " at ", t));
     }
+  }
+  if (prints_plans()) {
+    print_cpu_plan("cross_entropy_",
+                   concat(args.tokens, " rows of ", args.classes, ", ", name_of(args.dtype)));
   }
   cross_entropy_cpu(args, parallel);
 }

@@ -9,6 +9,7 @@ namespace gsa {
 // tables) is not looked at. max_queries: of a sequence, that the backend takes.
 void check_decode(const DecodeArgs& args, std::int64_t max_queries);
 
+// Queries of a sequence that the kernels on CUDA take; the CPU takes up to kMaxDecodeLength.
 constexpr std::int64_t kMaxCudaQueries = 16;
 
 }  // namespace gsa

@@ -46,10 +46,10 @@ std::vector<Chunk> plan(const DecodeArgs& args) {
   for (std::int64_t n = 0; n < args.sequences; ++n) {
     const std::int64_t length = args.pages.length[n],
                        missing = std::max<std::int64_t>(0, args.queries - length);
-    const std::int64_t most =
+    const std::int64_t max_queries =
         std::clamp<std::int64_t>(kChunkWords / (mask_words(length) + 1), 1, kChunkQueries);
     for (std::int64_t i = missing; i < args.queries;) {
-      const std::int64_t count = std::min(args.queries - i, most), row = n * args.queries + i;
+      const std::int64_t count = std::min(args.queries - i, max_queries), row = n * args.queries + i;
       const std::int64_t position = length - args.queries + i;
       // A chunk goes on with the next sequence where its rows are consecutive, all of them, and there is room.
       const bool fits =

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "gsa/error.h"
+#include "kernels/common/aligned_rows.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/plans.h"
 #include "kernels/decode/cuda/stages.h"
@@ -41,21 +42,16 @@ Kept kept_of(const DecodeArgs& args, const Scratch& scratch) {
 }
 
 bool rows_aligned(const DecodeArgs& args) {
-  const auto address = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
-  const auto pages = [&](const ConstPages& p) {
-    return address(p.data) % 16 == 0 && p.page_stride % 8 == 0 && p.token_stride % 8 == 0 &&
-           p.head_stride % 8 == 0;
-  };
-  return args.shape.head_size % 8 == 0 && address(args.q.data) % 16 == 0 && args.q.token_stride % 8 == 0 &&
-         args.q.head_stride % 8 == 0 && pages(args.k) && pages(args.v);
+  return args.shape.head_size % 8 == 0 && aligned_rows(args.q) && aligned_pages(args.k) &&
+         aligned_pages(args.v);
 }
 
 bool index_keys_aligned(const DecodeArgs& args) {
-  const auto at_16 = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; };
   const std::int64_t chunk = args.index_k_scale != nullptr ? 16 : 8;
   const ConstPages& k = args.index_k;
-  return at_16(k.data) && k.page_stride % chunk == 0 && k.token_stride % chunk == 0 &&
-         args.index_head_size % chunk == 0 && at_16(args.index_k_scale) && args.index_k_scale_stride % 4 == 0;
+  return at_16_bytes(k.data) && k.page_stride % chunk == 0 && k.token_stride % chunk == 0 &&
+         args.index_head_size % chunk == 0 && at_16_bytes(args.index_k_scale) &&
+         args.index_k_scale_stride % 4 == 0;
 }
 
 namespace {
@@ -130,6 +126,7 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   facts.head_size = args.shape.head_size;
   facts.aligned = decoding::rows_aligned(args);
   facts.sequences = args.sequences;
+  facts.queries = args.queries;
   facts.index_heads = args.index_heads;
   facts.index_size = args.index_head_size;
   facts.index_bytes = args.index_k_scale != nullptr;
@@ -143,10 +140,10 @@ void decode(const DecodeArgs& args, const Context& context, DecodeWork* work) {
   }
   const decoding::Scratch scratch = decoding::scratch_for(args, config, *context.workspace);
   if (args.index_heads > 0) {
-    decoding::score(args, config.scores, scratch, context);
+    decoding::score(args, config, scratch, context);
     decoding::pick(args, scratch, config.pick_blocks, context, work);
   }
-  decoding::attend(args, scratch, context);
+  decoding::attend(args, config, scratch, context);
   decoding::combine(args, scratch, context);
 }
 

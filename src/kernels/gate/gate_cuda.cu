@@ -17,9 +17,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kVecs = 2;  // a thread's, loaded together
 constexpr unsigned kAll = 0xffffffffu;
-// With one gate a head: such that eight lanes, 128 bytes side by side, treat a head of 128.
 template <typename T>
-constexpr int kRowVecs = sizeof(T);
+constexpr int kRowVecs = gate_row_vecs(sizeof(T));
 
 // Rows of [tokens, heads, size] in vectors.
 struct Grid {
@@ -194,7 +193,8 @@ __global__ __launch_bounds__(kThreads) void gate_backward_heads_kernel(Grid grid
 
 // ---- launches
 
-// Calls body with the element type, the width of a Vec, and whether everything is one row.
+// Calls body with the element type, the width of a Vec, and whether everything is one row; of heads, how many lanes
+// treat a row, as a power of two.
 template <typename Body>
 void dispatch(const char* op, const GateShape& shape, std::initializer_list<GateOperand> operands,
               const Body& body) {
@@ -209,11 +209,11 @@ void dispatch(const char* op, const GateShape& shape, std::initializer_list<Gate
     const std::int64_t row_vecs = seen.head_size / config.vec.width;
     const Grid grid = {seen.tokens * seen.heads * row_vecs, row_vecs, seen.heads};
     if (config.kernel == GateConfig::Kernel::flat) {
-      body.template operator()<T, kWidth, true>(grid);
+      body.template operator()<T, kWidth, true>(grid, config.lanes_shift);
     } else if (config.vec.width == kWidth) {
-      body.template operator()<T, kWidth, false>(grid);
+      body.template operator()<T, kWidth, false>(grid, config.lanes_shift);
     } else {
-      body.template operator()<T, 1, false>(grid);
+      body.template operator()<T, 1, false>(grid, config.lanes_shift);
     }
   };
   if (with_element(shape.dtype, typed)) return;
@@ -226,24 +226,15 @@ unsigned blocks_of(const char* op, std::int64_t items, std::int64_t each) {
   return static_cast<unsigned>(blocks);
 }
 
-// How many lanes treat a row of a head-wise gate, as a power of two.
-template <typename T>
-int lanes_shift(const Grid& grid) {
-  int shift = 0;
-  while (shift < 5 && (std::int64_t(kRowVecs<T>) << shift) < grid.row_vecs) ++shift;
-  return shift;
-}
-
 }  // namespace
 
 void gate(const GateArgs& args, const Context& context) {
   constexpr const char* kOp = "gate";
   check_device(kOp, context.device);
   if (!check_gate(args)) return;
-  const auto launch = [&]<typename T, int width, bool flat>(const Grid& grid) {
+  const auto launch = [&]<typename T, int width, bool flat>(const Grid& grid, int shift) {
     const cudaStream_t stream = stream_of(context.stream);
     if (args.shape.head_wise) {
-      const int shift = lanes_shift<T>(grid);
       const unsigned blocks = blocks_of(kOp, grid.vecs / grid.row_vecs, kThreads >> shift);
       gate_heads_kernel<T, width><<<blocks, kThreads, 0, stream>>>(grid, shift, args.x, args.z, args.y);
     } else {
@@ -259,10 +250,9 @@ void gate_backward(const GateBackwardArgs& args, const Context& context) {
   constexpr const char* kOp = "gate_backward";
   check_device(kOp, context.device);
   if (!check_gate_backward(args)) return;
-  const auto launch = [&]<typename T, int width, bool flat>(const Grid& grid) {
+  const auto launch = [&]<typename T, int width, bool flat>(const Grid& grid, int shift) {
     const cudaStream_t stream = stream_of(context.stream);
     if (args.shape.head_wise) {
-      const int shift = lanes_shift<T>(grid);
       const unsigned blocks = blocks_of(kOp, grid.vecs / grid.row_vecs, kThreads >> shift);
       gate_backward_heads_kernel<T, width>
           <<<blocks, kThreads, 0, stream>>>(grid, shift, args.x, args.z, args.dy, args.dx, args.dz);

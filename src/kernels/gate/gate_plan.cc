@@ -43,6 +43,11 @@ GateConfig choose_gate(const GateShape& shape, std::initializer_list<GateOperand
   config.kernel = shape.head_wise                ? GateConfig::Kernel::heads
                   : flat && config.vec.width > 1 ? GateConfig::Kernel::flat
                                                  : GateConfig::Kernel::rows;
+  if (config.kernel == GateConfig::Kernel::heads) {
+    const std::int64_t vecs = config.shape.head_size / config.vec.width;
+    const std::int64_t each = gate_row_vecs(size_of(shape.dtype));
+    while (config.lanes_shift < 5 && (each << config.lanes_shift) < vecs) ++config.lanes_shift;
+  }
   return config;
 }
 
@@ -50,7 +55,9 @@ std::string to_string(const GateConfig& config) {
   const char* const kernel = config.kernel == GateConfig::Kernel::flat   ? "one row, "
                              : config.kernel == GateConfig::Kernel::rows ? "rows, "
                                                                          : "a gate a head, ";
-  return kernel + to_string(config.vec);
+  const bool heads = config.kernel == GateConfig::Kernel::heads;
+  return concat(kernel, heads ? concat(1 << config.lanes_shift, " lanes a row, ") : std::string(),
+                to_string(config.vec));
 }
 
 }  // namespace gsa::cuda

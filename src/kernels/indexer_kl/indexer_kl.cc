@@ -17,7 +17,11 @@ void indexer_kl(const IndexerKlArgs& args, const Parallel& parallel) {
 }
 
 void indexer_kl_backward(const IndexerKlBackwardArgs& args, const Parallel& parallel) {
-  if (kl::check_backward("indexer_kl_backward", args)) indexer_kl_backward_cpu(args, parallel);
+  if (!kl::check_backward("indexer_kl_backward", args)) return;
+  if (prints_plans()) {
+    print_cpu_plan("indexer_kl_backward", concat(describe(args.in.shape), ", ", describe(args.in.sequences)));
+  }
+  indexer_kl_backward_cpu(args, parallel);
 }
 
 }  // namespace gsa

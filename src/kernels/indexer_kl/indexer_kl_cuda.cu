@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/aligned_rows.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/log2e.h"
 #include "kernels/common/plans.h"
 #include "kernels/indexer_kl/cuda/kernels.h"
 #include "kernels/indexer_kl/cuda/lists.h"
@@ -22,11 +24,10 @@ using kl::Group;
 using kl::Part;
 
 kl::Source source(const ConstRows& rows, std::int64_t size, bool heads) {
-  const auto aligned = [](std::int64_t stride) { return stride % 8 == 0; };
-  const bool is_aligned = reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 &&
-                          aligned(rows.token_stride) && (!heads || aligned(rows.head_stride)) &&
-                          aligned(size);
-  return {rows.data, rows.token_stride, heads ? rows.head_stride : 0, static_cast<int>(size), is_aligned};
+  ConstRows seen = rows;
+  if (!heads) seen.head_stride = 0;
+  return {seen.data, seen.token_stride, seen.head_stride, static_cast<int>(size),
+          aligned_rows(seen) && size % 8 == 0};
 }
 
 // What forward and backward share: the inputs as kernels see them, and the walk over the chunks.
@@ -46,7 +47,7 @@ class Run {
     attention_.heads = static_cast<int>(shape.heads);
     attention_.kv_heads = static_cast<int>(shape.kv_heads);
     attention_.group = attention_.heads / attention_.kv_heads;
-    attention_.scale = static_cast<float>(shape.scale * 1.4426950408889634);
+    attention_.scale = static_cast<float>(shape.scale * kLog2EDouble);
     const Indexer& x = in.indexer;
     indexer.q = source(x.q, x.head_size, true);
     indexer.k = source(x.k, x.head_size, false);
@@ -55,7 +56,12 @@ class Run {
     indexer.heads = static_cast<int>(x.heads);
     indexer.scale = static_cast<float>(x.scale);
     indexer.relu = x.form == ScoreForm::relu;
-    needs.split = kl::dense_split(backward);
+    config = kl::choose_indexer_kl({.target = kl::target_facts(attention_, context.device),
+                                    .backward = backward,
+                                    .listed = listed_,
+                                    .index_heads = x.heads,
+                                    .index_size = x.head_size});
+    needs.split = config.split;
     needs.entry_bytes = static_cast<std::size_t>(needs.tile_queries) * sizeof(float);  // p
     if (in.tiles.number != nullptr) needs.limit = kl::kSampledBytes;
   }
@@ -70,7 +76,7 @@ class Run {
   void make_chunks() {
     plan = kl::make_dense_plan(in_, needs);
     if (plan.tiles.empty()) return;
-    if (prints_plans()) print_plan(op_, shape(), kl::describe_dense(plan, by_hopper()));
+    if (prints_plans()) print_plan(op_, shape(), kl::describe(plan) + to_string(config));
     p_ = context_.workspace->array<float>(plan.row_entries);
     static_assert(sizeof(UnionTile) == 6 * sizeof(int));
     tiles_ = reinterpret_cast<const UnionTile*>(
@@ -87,7 +93,7 @@ class Run {
                         .entries = range.entries,
                         .split = needs.split,
                         .stride = static_cast<int>(kl::DenseNeeds::stride(range.entries))};
-      kl::target(dtype(), attention_, chunk, context_);
+      kl::target(dtype(), attention_, chunk, config, context_);
       body(chunk, range);
     }
   }
@@ -97,10 +103,7 @@ class Run {
     const std::size_t entry_bytes =
         kl::kListQueries * sizeof(float) + sizeof(int) + sizeof(std::uint32_t) + (backward ? sizeof(int) : 0);
     sizes = kl::list_sizes(in_.mask, in_.sequences, kl::kSlot * entry_bytes + slot_bytes, backward, limits);
-    if (prints_plans()) {
-      const bool one_walk = backward && kl::small_heads(indexer.heads, kl::padded_index_size(indexer.q.size));
-      print_plan(op_, shape(), kl::describe_lists(sizes, by_hopper(), one_walk));
-    }
+    if (prints_plans()) print_plan(op_, shape(), kl::describe(sizes) + to_string(config));
     p_ = context_.workspace->array<float>(sizes.rows() * kl::kSlot);
     lists_.emplace(in_.mask, in_.sequences, sequences_, sizes, backward, context_);
   }
@@ -112,18 +115,18 @@ class Run {
     for (int round = 0; round < sizes.rounds; ++round) {
       Chunk chunk = lists_->make(round);
       chunk.p = p_;
-      kl::target(dtype(), attention_, chunk, context_);
+      kl::target(dtype(), attention_, chunk, config, context_);
       body(chunk);
     }
   }
 
   kl::IndexerRows indexer;
+  kl::IndexerKlConfig config;
   kl::DenseNeeds needs;  // dense, as plan
   kl::DensePlan plan;
   kl::ListSizes sizes;  // listed
 
  private:
-  bool by_hopper() const { return kl::hopper_target_takes(kl::target_facts(attention_, context_.device)); }
   std::string shape() const {
     return concat(describe(in_.shape), ", indexer ", indexer.heads, " heads of ", indexer.q.size, ", ",
                   describe(in_.sequences));
@@ -175,10 +178,8 @@ void list_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients,
                    const Context& context) {
   const kl::IndexerRows& indexer = run.indexer;
   Workspace& workspace = *context.workspace;
-  const int padded = kl::padded_index_size(indexer.q.size);
-  const bool small = kl::small_heads(indexer.heads, padded);
-  // One block has all heads: it may write dI where it read p, if anybody wants dI.
-  const bool in_place = indexer.heads <= kl::gradient_heads(padded);
+  const int padded = run.config.index_size;
+  const bool in_place = run.config.in_place;
   const std::size_t row_floats =
       static_cast<std::size_t>(indexer.heads) * (static_cast<std::size_t>(padded) + 2);
   const std::size_t entry_floats =
@@ -191,7 +192,7 @@ void list_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients,
   gradients.sequence_tile = run.lists().sequence_tile();
   float* const d_score = in_place ? nullptr : workspace.array<float>(rows * kl::kSlot);
   run.for_each_list_chunk([&](const Chunk& chunk) {
-    if (small) {
+    if (run.config.fused) {
       kl::list_gradients(run.dtype(), indexer, chunk, facts, gradients, context);
     } else {
       gradients.d_score = in_place ? chunk.p : d_score;
@@ -206,9 +207,9 @@ void list_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients,
 void dense_backward(Run& run, const kl::RowFacts& facts, kl::Gradients gradients, const Context& context) {
   const kl::IndexerRows& indexer = run.indexer;
   Workspace& workspace = *context.workspace;
-  const std::size_t padded = static_cast<std::size_t>(kl::padded_index_size(indexer.q.size));
+  const std::size_t padded = static_cast<std::size_t>(run.config.index_size);
   const std::size_t heads = static_cast<std::size_t>(indexer.heads);
-  const bool in_place = indexer.heads <= kl::gradient_heads(static_cast<int>(padded));
+  const bool in_place = run.config.in_place;
   gradients.dq_part = workspace.array<float>(run.plan.row_splits * heads * padded);
   gradients.dw_part = workspace.array<float>(run.plan.row_splits * heads * 2);
   gradients.dk_part = workspace.array<float>(run.plan.part_entries * padded);
@@ -239,13 +240,9 @@ void backward(const IndexerKlBackwardArgs& args, const kl::ListLimits& limits, c
   Workspace& workspace = *context.workspace;
   const std::size_t heads = static_cast<std::size_t>(indexer.heads);
   if (!run.listed()) {
-    const std::size_t padded = static_cast<std::size_t>(kl::padded_index_size(indexer.q.size));
-    // Several blocks share the heads of larger indexers; longer splits keep blocks and bytes as they are. dI
-    // then has memory of its own.
-    const int heads_of_block = kl::gradient_heads(static_cast<int>(padded));
-    run.needs.split *= std::max(1, indexer.heads / heads_of_block);
+    const std::size_t padded = static_cast<std::size_t>(run.config.index_size);
     run.needs.split_bytes = heads * (padded + 2) * sizeof(float);
-    if (indexer.heads > heads_of_block) {
+    if (!run.config.in_place) {  // dI has memory of its own
       run.needs.entry_bytes += static_cast<std::size_t>(run.needs.tile_queries) * sizeof(float);
     }
     run.needs.part_bytes = padded * sizeof(float);

@@ -1,5 +1,6 @@
 #include "kernels/indexer_kl/indexer_kl_plan.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "gsa/error.h"
@@ -25,10 +26,40 @@ std::vector<UnionTile> tiles_of(const Sequences& sequences, const QueryTiles& sa
 
 }  // namespace
 
-bool hopper_target_takes(const TargetFacts& facts) {
+const char* why_not_wgmma(const TargetFacts& facts) {
   constexpr std::int64_t kLargestStride = 1 << 24;  // so that offsets within a tile fit in 32 bits
-  return facts.device.hopper() && facts.aligned && facts.head_size <= 128 &&
-         facts.largest_stride < kLargestStride;
+  if (!facts.device.hopper()) return "not Hopper";
+  if (facts.head_size > 128) return "heads of more than 128";
+  if (!facts.aligned) return "rows that do not begin at multiples of 16 bytes";
+  if (facts.largest_stride >= kLargestStride) return "rows 2^24 elements apart or more";
+  return nullptr;
+}
+
+IndexerKlConfig choose_indexer_kl(const IndexerKlFacts& facts) {
+  const int heads = static_cast<int>(facts.index_heads);
+  IndexerKlConfig config;
+  const char* const why = why_not_wgmma(facts.target);
+  config.wgmma = why == nullptr;
+  if (!config.wgmma) {
+    config.why_mma = why;
+    // Two stages where three do not fit.
+    const int three = target_shared_bytes(padded_size(facts.target.head_size), 3);
+    config.target_stages = three <= static_cast<int>(facts.target.device.shared_memory) ? 3 : 2;
+  }
+  config.index_size = padded_index_size(facts.index_size);
+  config.split = dense_split(facts.backward);
+  if (!facts.backward) return config;
+  config.block_heads = gradient_heads(config.index_size);
+  config.fused = facts.listed && small_heads(heads, config.index_size);
+  config.in_place = heads <= config.block_heads;
+  // Dense, several blocks share the heads of larger indexers; longer splits keep blocks and bytes as they are.
+  config.split *= std::max(1, heads / config.block_heads);
+  return config;
+}
+
+std::string to_string(const IndexerKlConfig& config) {
+  return concat(config.wgmma ? std::string("p by wgmma") : concat("p by mma (", config.why_mma, ")"),
+                config.fused ? ", fused gradients: up to four small indexer heads" : "");
 }
 
 DensePlan make_dense_plan(const IndexerKlInputs& in, const DenseNeeds& needs) {
@@ -113,15 +144,13 @@ ListSizes list_sizes(const ConstMask& mask, const Sequences& sequences, std::siz
           static_cast<int>(rounds), static_cast<int>(longest)};
 }
 
-std::string describe_lists(const ListSizes& sizes, bool hopper, bool one_walk) {
+std::string describe(const ListSizes& sizes) {
   return concat("lists of ", sizes.tiles, " tiles, up to ", sizes.rounds, " chunks of ", sizes.slots,
-                " slots", hopper ? ", p by wgmma" : ", p by mma",
-                one_walk ? ", gradients in one walk: up to four small indexer heads" : "");
+                " slots, ");
 }
 
-std::string describe_dense(const DensePlan& plan, bool hopper) {
-  return concat("every visible key of ", plan.tiles.size(), " tiles, ", plan.ranges.size(), " chunks",
-                hopper ? ", p by wgmma" : ", p by mma");
+std::string describe(const DensePlan& plan) {
+  return concat("every visible key of ", plan.tiles.size(), " tiles, ", plan.ranges.size(), " chunks, ");
 }
 
 }  // namespace gsa::cuda::kl

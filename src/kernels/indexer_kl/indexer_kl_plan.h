@@ -44,6 +44,14 @@ GSA_DEVICE constexpr int gradient_heads(int padded) { return padded <= 64 ? 4 : 
 constexpr int kListHeads = 4;
 GSA_DEVICE constexpr bool small_heads(int heads, int padded) { return heads <= kListHeads && padded <= 64; }
 
+// Of a block that makes p by mma: rows (queries x heads) of a step, keys, and its shared memory with so many stages
+// of rows. It has keys, rows with their log-sum-exp, and the list of the keys.
+constexpr int kTargetRows = 64;
+GSA_DEVICE constexpr int target_entries(int padded) { return padded == 256 ? 64 : 256; }
+GSA_DEVICE constexpr int target_shared_bytes(int padded, int stages) {
+  return target_entries(padded) * (padded * 2 + 4) + stages * kTargetRows * (padded * 2 + 4);
+}
+
 // ---- which kernels
 
 struct TargetFacts {
@@ -52,8 +60,33 @@ struct TargetFacts {
   bool aligned = false;             // rows of q and k can be read 16 bytes at a time
   std::int64_t largest_stride = 0;  // between tokens of q and of k
 };
-// Whether p comes from Hopper's products.
-bool hopper_target_takes(const TargetFacts& facts);
+// Whether p comes from Hopper's products; null: it does, else why not.
+const char* why_not_wgmma(const TargetFacts& facts);
+inline bool hopper_target_takes(const TargetFacts& facts) { return why_not_wgmma(facts) == nullptr; }
+
+struct IndexerKlFacts {
+  TargetFacts target;
+  bool backward = false;
+  bool listed = false;  // keys of a mask; else every visible key
+  std::int64_t index_heads = 0, index_size = 0;
+};
+
+struct IndexerKlConfig {
+  bool wgmma = false;     // p by Hopper's products, else by mma.sync
+  int target_stages = 0;  // of mma: rows in shared memory
+  const char* why_mma = "";
+  int index_size = 0;  // of the indexer's heads, padded
+  int split = 0;       // dense: entries whose sums are added up in one go
+  // Backward.
+  int block_heads = 0;    // whose dq a block of row_gradients holds
+  bool fused = false;     // of lists: one kernel makes the gradients of queries and of keys
+  bool in_place = false;  // one block has all heads: dI is written where p was read
+};
+
+IndexerKlConfig choose_indexer_kl(const IndexerKlFacts& facts);
+
+// Such as "p by mma (heads of more than 128), fused gradients: up to four small indexer heads".
+std::string to_string(const IndexerKlConfig& config);
 
 // ---- dense chunks: known to the host
 
@@ -149,8 +182,8 @@ constexpr std::size_t kListWordBytes = 8;  // of a ListWord
 ListSizes list_sizes(const ConstMask& mask, const Sequences& sequences, std::size_t slot_bytes, bool words,
                      const ListLimits& limits);
 
-// Lines to print, such as "lists of 1024 tiles, up to 12 chunks of 8192 slots, p by wgmma".
-std::string describe_lists(const ListSizes& sizes, bool hopper, bool one_walk);
-std::string describe_dense(const DensePlan& plan, bool hopper);
+// What is printed before the config, such as "lists of 1024 tiles, up to 12 chunks of 8192 slots, ".
+std::string describe(const ListSizes& sizes);
+std::string describe(const DensePlan& plan);
 
 }  // namespace gsa::cuda::kl

@@ -14,4 +14,24 @@ __device__ __forceinline__ float from_order(std::uint32_t order) {
   return __uint_as_float(order ^ ((order >> 31) != 0 ? 0x80000000u : 0xffffffffu));
 }
 
+// A range of scores in that order, in 1 << bits bins of equal width.
+template <int bits>
+struct OrderRange {
+  std::uint32_t low, high;
+
+  __device__ __forceinline__ int shift() const {
+    return max(0, 32 - __clz(static_cast<int>(high - low)) - bits);
+  }
+  __device__ __forceinline__ bool holds(std::uint32_t order) const { return order - low <= high - low; }
+  __device__ __forceinline__ int bin(std::uint32_t order) const {
+    return static_cast<int>((order - low) >> shift());
+  }
+  // One of its bins.
+  __device__ __forceinline__ OrderRange part(int bin) const {
+    const int width = shift();
+    const std::uint32_t from = low + (static_cast<std::uint32_t>(bin) << width);
+    return {from, min(high, from + ((1u << width) - 1))};
+  }
+};
+
 }  // namespace gsa::cuda

@@ -10,6 +10,16 @@
 #include "kernels/select/select_cpu.h"
 
 namespace gsa {
+namespace {
+
+template <class Args>
+void print_index_plan(const char* op, const Args& args) {
+  if (!prints_plans()) return;
+  print_cpu_plan(op, concat("indexer ", args.indexer.heads, " heads of ", args.indexer.head_size, ", ",
+                            name_of(args.dtype), ", ", describe(args.sequences)));
+}
+
+}  // namespace
 
 std::int64_t budget_for(const Budget& budget, double variance, std::int64_t visible) {
   double wanted = static_cast<double>(budget.base);
@@ -29,19 +39,20 @@ std::int64_t budget_for(const Budget& budget, double variance, std::int64_t visi
 
 void select(const SelectArgs& args, const Parallel& parallel) {
   if (!check_select(args, true)) return;
-  if (prints_plans()) {
-    print_cpu_plan("select", concat("indexer ", args.indexer.heads, " heads of ", args.indexer.head_size,
-                                    ", ", name_of(args.dtype), ", ", describe(args.sequences)));
-  }
+  print_index_plan("select", args);
   select_cpu(args, parallel);
 }
 
 void select_mask(const SelectMaskArgs& args, const Parallel& parallel) {
-  if (check_select_mask(args, true)) select_mask_cpu(args, parallel);
+  if (!check_select_mask(args, true)) return;
+  print_index_plan("select_mask", args);
+  select_mask_cpu(args, parallel);
 }
 
 void index_scores(const IndexScoresArgs& args, const Parallel& parallel) {
-  if (check_index_scores(args, true)) index_scores_cpu(args, parallel);
+  if (!check_index_scores(args, true)) return;
+  print_index_plan("index_scores", args);
+  index_scores_cpu(args, parallel);
 }
 
 }  // namespace gsa

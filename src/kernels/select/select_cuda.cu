@@ -2,7 +2,6 @@
 #include "kernels/select/select_cuda.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 
 #include "gsa/error.h"
@@ -32,72 +31,10 @@ bool aligned(const void* pointer, std::int64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
-struct QueryBegin {
-  const std::int64_t* values;
-  GSA_DEVICE std::int64_t operator()(std::int64_t n) const { return values[n]; }
-};
-
-// Tiles as kernels number them, on the host.
-class Tiles {
- public:
-  explicit Tiles(const Sequences& sequences) : sequences_(sequences) {}
-
-  int count() const { return static_cast<int>(sequences_.total_queries() / kTileQueries + sequences_.count); }
-  // The first row, among all queries, that belongs to this tile or a later one.
-  std::int64_t first_row(std::int64_t tile) const {
-    const std::int64_t n =
-        selecting::sequence_of_tile(tile, sequences_.count, QueryBegin{sequences_.q_begin});
-    const std::int64_t first = (tile - (sequences_.q_begin[n] / kTileQueries + n)) * kTileQueries;
-    return sequences_.q_begin[n] + std::min(first, sequences_.queries(n));
-  }
-  // The most keys that one of rows first .. end - 1 sees.
-  std::int64_t max_visible(std::int64_t first, std::int64_t end) const {
-    std::int64_t most = 0;
-    const std::int64_t* const begin = sequences_.q_begin;
-    std::int64_t n = std::upper_bound(begin, begin + sequences_.count, first) - begin - 1;
-    for (; n < sequences_.count && begin[n] < end; ++n) {
-      const std::int64_t last = std::min(end, begin[n + 1]) - 1;
-      if (last >= begin[n]) most = std::max(most, sequences_.first_position(n) + last - begin[n] + 1);
-    }
-    return most;
-  }
-
- private:
-  const Sequences& sequences_;
-};
-
-// visit(first, end, longest) for parts of rows first .. end - 1, each of which see up to `longest` keys. A
-// part ends where rows begin to need another kernel (cuda/rows.cu), unless it and the rows that follow are too
-// few to fill a device.
-template <class Visit>
-void each_part(const Sequences& sequences, std::int64_t first, std::int64_t end, Visit visit) {
-  constexpr std::int64_t kMinRows = 512;
-  const std::int64_t* const begin = sequences.q_begin;
-  std::int64_t n = std::upper_bound(begin, begin + sequences.count, first) - begin - 1;
-  std::int64_t part = first, limit = 0, longest = 0;  // rows of the part see at most `limit` keys
-  for (std::int64_t row = first; row < end; ++n) {
-    const std::int64_t last = std::min(end, begin[n + 1]);
-    while (row < last) {
-      const std::int64_t before = sequences.first_position(n) - begin[n];  // row r sees before + r + 1 keys
-      const std::int64_t room = std::max<std::int64_t>(
-          kShortRow, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(before + row + 1))));
-      const std::int64_t stop = std::min(last, room - before);
-      if (room != limit && row > part && std::max(row - part, stop - row) >= kMinRows) {
-        visit(part, row, longest);
-        part = row, limit = longest = 0;
-      }
-      limit = std::max(limit, room);
-      longest = std::max(longest, before + stop);
-      row = stop;
-    }
-  }
-  visit(part, end, longest);
-}
-
 // Stores the scores of a chunk of queries, then selects from them; chunk after chunk.
 void select_from_stored(const SelectArgs& args, const SelectConfig& config, const ScoreInput& in,
                         const selecting::RowOutputs& out, const Context& context) {
-  const Tiles tiles(args.sequences);
+  const SelectTiles tiles(args.sequences);
   const std::int64_t stride = (in.sequences.longest_keys + kStoredStep - 1) / kStoredStep * kStoredStep;
   const ScoreType type = {args.dtype, args.indexer.form};
   const auto launch_scores = config.wgmma ? &selecting::launch_hopper_scores : &selecting::launch_scores;
@@ -124,11 +61,11 @@ void select_from_stored(const SelectArgs& args, const SelectConfig& config, cons
     store.first_row = static_cast<int>(first_row);
     const int longest = static_cast<int>(tiles.max_visible(first_row, end_row));
     launch_scores(in, type, store, static_cast<int>(tile), static_cast<int>(end - tile), longest, context);
-    each_part(args.sequences, first_row, end_row,
-              [&](std::int64_t first, std::int64_t after, std::int64_t max_keys) {
-                selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(first),
-                                       static_cast<int>(after - first), static_cast<int>(max_keys), context);
-              });
+    for (const SelectRowsPart& part : select_rows_parts(args.sequences, first_row, end_row)) {
+      selecting::launch_rows(in.sequences, store, args.budget, out, static_cast<int>(part.first),
+                             static_cast<int>(part.end - part.first), static_cast<int>(part.max_keys),
+                             context);
+    }
   }
 }
 
@@ -158,8 +95,16 @@ SelectFacts selecting::facts_of(const ScoreInput& in, const Device& device) {
   facts.heads = in.heads;
   facts.head_size = in.head_size;
   facts.wide_rows = in.wide_keys && aligned(in.q, 16) && in.q_token % 8 == 0 && in.q_head % 8 == 0;
+  facts.paired_query = in.paired_query;
   facts.longest_keys = in.sequences.longest_keys;
   return facts;
+}
+
+void selecting::print_scores_plan(const ScoreInput& in, ScoreType type, const SelectScoresConfig& config) {
+  if (!prints_plans()) return;
+  print_plan(in.op,
+             concat("its scores, indexer ", in.heads, " heads of ", in.head_size, ", ", name_of(type.dtype)),
+             to_string(config));
 }
 
 void select(const SelectArgs& args, const Context& context, SelectWork* work) {
@@ -174,10 +119,10 @@ void select(const SelectArgs& args, const Context& context, SelectWork* work) {
                                      static_cast<float*>(args.variance),
                                      static_cast<float*>(args.threshold),
                                      args.tie_cut};
-  const int tiles = Tiles(args.sequences).count();
-  const selecting::LongPlan plan = selecting::plan_long(in, args.budget, tiles, context.device);
+  const int tiles = SelectTiles(args.sequences).count();
   SelectFacts facts = selecting::facts_of(in, context.device);
   facts.tiles = tiles;
+  const LongPlan plan = plan_long(facts, args.budget);
   facts.lists_fit = plan.at_once > 0;
   const SelectConfig config = choose_select(facts);
   if (prints_plans()) {
@@ -200,7 +145,7 @@ void select_mask(const SelectMaskArgs& args, const Context& context) {
   const ScoreInput in = selecting::input_of(kOp, args.indexer, args.sequences, context);
   const selecting::MaskStore out = {static_cast<const float*>(args.threshold), args.tie_cut, args.mask.words,
                                     args.mask.words_per_query};
-  selecting::launch_mask(in, {args.dtype, args.indexer.form}, out, 0, Tiles(args.sequences).count(),
+  selecting::launch_mask(in, {args.dtype, args.indexer.form}, out, 0, SelectTiles(args.sequences).count(),
                          in.sequences.longest_keys, context);
 }
 
@@ -212,7 +157,7 @@ void index_scores(const IndexScoresArgs& args, const Context& context) {
   float* const scores = static_cast<float*>(args.scores);
   selecting::launch_fill(scores, args.sequences.total_queries() * args.scores_stride, context);
   const ScoreStore out = {scores, args.scores_stride, 0, aligned(scores, 8) && args.scores_stride % 2 == 0};
-  selecting::launch_scores(in, {args.dtype, args.indexer.form}, out, 0, Tiles(args.sequences).count(),
+  selecting::launch_scores(in, {args.dtype, args.indexer.form}, out, 0, SelectTiles(args.sequences).count(),
                            in.sequences.longest_keys, context);
 }
 

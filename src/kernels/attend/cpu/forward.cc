@@ -1,11 +1,12 @@
 // attend forward on the CPU.
 //
 // A task is a tile of queries x one key/value head; decoding, and where there are too few of those tasks to
-// feed the threads, goes by cpu/wide-inl.h, with the same bits.
-// Blocks of keys that fit into the L2 cache stream past the
-// tile: the keys that any of its queries selected are packed (converted to float, padded), then each query
-// visits its own keys only, all heads of its group together, so that a key row serves several products.
-// Block borders are fixed positions of the sequence, so a query's arithmetic does not depend on the tile.
+// feed the threads, goes by cpu/wide-inl.h, with the same bits. Blocks of keys that fit into the L2 cache stream
+// past the tile: the keys that any of its queries selected are packed (converted to float, or kept in bf16 where
+// the processor multiplies it; padded), then each query visits its own keys only, all heads of its group together,
+// so that a key row serves several products. Block borders are fixed positions of the sequence, so a query's
+// arithmetic does not depend on the tile.
+
 // Highway needs this order:
 // clang-format off
 #undef HWY_TARGET_INCLUDE

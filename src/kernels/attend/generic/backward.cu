@@ -34,7 +34,6 @@ std::size_t attend_backward_generic_shared(std::int64_t head_size) {
 void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwardConfig& config,
                              Accumulation accumulation, const Context& context) {
   using namespace generic;
-  constexpr double kLog2E = 1.4426950408889634;
   const AttendShape& shape = args.shape;
   if (args.sequences.total_queries() == 0) return;
   const cudaStream_t stream = stream_of(context.stream);
@@ -56,7 +55,7 @@ void attend_backward_generic(const AttendBackwardArgs& args, const AttendBackwar
                      reinterpret_cast<std::uintptr_t>(args.dv) % 16 == 0;
   params.heads = static_cast<int>(shape.heads);
   params.scale = static_cast<float>(shape.scale);
-  params.scale_log2 = static_cast<float>(shape.scale * kLog2E);
+  params.scale_log2 = static_cast<float>(shape.scale * kLog2EDouble);
   Tiling& tiling = params.tiling;
 
   const int tiles = union_tiles(args.sequences, tiling.queries);

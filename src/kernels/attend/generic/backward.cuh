@@ -158,7 +158,6 @@ __device__ __forceinline__ void store_pairs(T* to, const std::uint32_t (&a)[keys
 template <typename T, int size, int warps>
 __device__ __forceinline__ void prepare_rows(BackwardShared<T, size, warps>& shared, const BackwardParams& p,
                                              const Tile& tile) {
-  constexpr float kLog2E = 1.4426950408889634f;
   const Tiling& t = p.tiling;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   for (int row = warp * 16; row < warp * 16 + 16; ++row) {

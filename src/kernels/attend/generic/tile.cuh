@@ -12,7 +12,10 @@
 
 #include "kernels/attend/attend.h"
 #include "kernels/attention/union_plan.h"
+#include "kernels/common/aligned_rows.h"
+#include "kernels/common/log2e.h"
 #include "kernels/common/mma.cuh"
+#include "kernels/common/tile_slots.h"
 
 namespace gsa::cuda::generic {
 
@@ -38,9 +41,7 @@ struct View {
 };
 
 inline View view_of(const ConstRows& rows) {
-  return {rows.data, rows.token_stride, rows.head_stride,
-          reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.token_stride % 8 == 0 &&
-              rows.head_stride % 8 == 0};
+  return {rows.data, rows.token_stride, rows.head_stride, aligned_rows(rows)};
 }
 
 // How the rows of all queries and heads are cut into tiles.
@@ -87,38 +88,30 @@ void with_padded_size(int size, const Body& body) {
 // The factor of logits in exponents to base 2, without its sign. Not zero, so that the logit of an unselected
 // pair stays -infinity times a positive number.
 inline float scale_log2_of(const AttendShape& shape) {
-  constexpr double kLog2E = 1.4426950408889634;
-  return std::max(static_cast<float>(std::abs(shape.scale) * kLog2E), FLT_MIN);
+  return std::max(static_cast<float>(std::abs(shape.scale) * kLog2EDouble), FLT_MIN);
 }
 
-// Without a mask, tiles are found from their number alone. Sequence n owns the numbers from
-// q_begin(n) / queries + 2 n on, enough for its tiles however they are cut; those left over are empty.
+// Without a mask, tiles are found from their number alone. They are cut at positions: two spare slots a sequence.
+inline constexpr int kSpareSlots = 2;
 inline int dense_slots(const DeviceSequences& sequences, int tile_queries) {
-  return sequences.total_queries / tile_queries + 2 * sequences.count;
+  return first_slot<kSpareSlots>(sequences.total_queries, sequences.count, tile_queries);
 }
 
 // Its queries are 0 where the slot is empty.
 __device__ __forceinline__ UnionTile dense_tile(const DeviceSequences& s, int tile_queries, int slot) {
-  int low = 0, high = s.count - 1;  // the last n that begins at or before slot
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (s.q_begin(middle) / tile_queries + 2 * middle <= slot) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const int index = slot - s.q_begin(low) / tile_queries - 2 * low;
-  const int first = s.first_position(low), end = first + s.queries(low);
+  const int n =
+      sequence_of_slot<kSpareSlots>(slot, s.count, tile_queries, [&](int i) { return s.q_begin(i); });
+  const int index = slot - first_slot<kSpareSlots>(s.q_begin(n), n, tile_queries);
+  const int first = s.first_position(n), end = first + s.queries(n);
   const int tile_begin = (first / tile_queries + index) * tile_queries;
   const int begin = max(tile_begin, first), until = min(tile_begin + tile_queries, end);
   UnionTile tile;
   tile.queries = max(until - begin, 0);
-  tile.first_query = s.q_begin(low) + begin - first;
+  tile.first_query = s.q_begin(n) + begin - first;
   tile.first_position = begin;
-  tile.k_begin = s.k_begin(low);
+  tile.k_begin = s.k_begin(n);
   tile.count = until;
-  tile.sequence = low;
+  tile.sequence = n;
   return tile;
 }
 

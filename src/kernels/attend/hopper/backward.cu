@@ -87,7 +87,7 @@ void run(const AttendBackwardArgs& args, const AttendBackwardConfig& config, Acc
   params.kv_heads = kv_heads;
   params.group_log2 = std::countr_zero(static_cast<unsigned>(group));
   params.scale = static_cast<float>(args.shape.scale);
-  params.scale_log2 = static_cast<float>(args.shape.scale * 1.4426950408889634);
+  params.scale_log2 = static_cast<float>(args.shape.scale * kLog2EDouble);
 
   int* const tickets =
       context.workspace->array<int>(static_cast<std::size_t>(at_once) * static_cast<std::size_t>(kv_heads));

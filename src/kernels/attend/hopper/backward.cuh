@@ -28,6 +28,7 @@
 #pragma once
 
 #include "kernels/attend/hopper/backward_helpers.cuh"
+#include "kernels/common/log2e.h"
 
 namespace gsa::cuda::backward {
 
@@ -380,7 +381,7 @@ __global__ __launch_bounds__(kThreads, 1) void backward_kernel(const __grid_cons
       const std::int64_t entry = (static_cast<std::int64_t>(tile.first_query + query) * p.kv_heads + kv_head)
                                      << p.group_log2 |
                                  (row & ((1 << p.group_log2) - 1));
-      lse = p.lse[entry] * 1.4426950408889634f;
+      lse = p.lse[entry] * kLog2E;
       delta = p.delta[entry] * p.scale;
       if (!isfinite(delta)) {  // P is then NaN where the query selects a key, and 0 elsewhere
         lse = NAN;

@@ -6,6 +6,7 @@
 
 #include "gsa/error.h"
 #include "kernels/attend/hopper/forward.cuh"
+#include "kernels/common/log2e.h"
 
 namespace gsa::cuda {
 namespace {
@@ -35,7 +36,6 @@ int* make_notes(std::int64_t items, int parts, const Context& context) {
 }  // namespace
 
 void attend_forward_hopper(const AttendArgs& args, const AttendConfig& config, const Context& context) {
-  constexpr double kLog2E = 1.4426950408889634;
   const AttendShape& shape = args.shape;
   const int kv_heads = static_cast<int>(shape.kv_heads);
   forward::Params params = {};
@@ -46,7 +46,7 @@ void attend_forward_hopper(const AttendArgs& args, const AttendConfig& config, c
   params.lse = static_cast<float*>(args.lse);
   params.heads = static_cast<int>(shape.heads);
   params.group_log2 = std::countr_zero(static_cast<std::uint64_t>(shape.heads / shape.kv_heads));
-  params.scale = static_cast<float>(shape.scale == 0 ? 1 : std::abs(shape.scale) * kLog2E);
+  params.scale = static_cast<float>(shape.scale == 0 ? 1 : std::abs(shape.scale) * kLog2EDouble);
   params.q_factor = shape.scale > 0 ? 1.0f : shape.scale < 0 ? -1.0f : 0.0f;
   params.tile_queries = config.tile_queries;
   params.parts = config.rows / 64;

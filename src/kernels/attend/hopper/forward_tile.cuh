@@ -3,6 +3,7 @@
 
 #include "kernels/attend/attend_plan.h"
 #include "kernels/attention/union_plan.h"
+#include "kernels/common/tile_slots.h"
 #include "kernels/common/wgmma.cuh"
 
 namespace gsa::cuda::forward {
@@ -52,25 +53,10 @@ struct Item {
   int tile = 0;
 };
 
-// Without a mask tiles are found from their number alone. Sequence n owns the slots from
-// q_begin(n) / tile_queries + n on, enough for its tiles; those left over are empty.
+// Without a mask, tiles are found from their number alone. The first begins with its sequence: one spare slot.
+inline constexpr int kSpareSlots = 1;
 inline int dense_slots(const DeviceSequences& sequences, int tile_queries) {
-  return sequences.total_queries / tile_queries + sequences.count;
-}
-
-// The sequence that owns a slot: the last one whose slots begin at or before it.
-__device__ __forceinline__ int sequence_of_slot(const DeviceSequences& sequences, int tile_queries,
-                                                int slot) {
-  int low = 0, high = sequences.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (sequences.q_begin(middle) / tile_queries + middle <= slot) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
+  return first_slot<kSpareSlots>(sequences.total_queries, sequences.count, tile_queries);
 }
 
 template <bool dense>
@@ -80,8 +66,10 @@ __device__ __forceinline__ Item find_item(const Params& p, int index) {
   item.kv_head = index / p.tiles;
   item.tile = p.tiles - 1 - (index - item.kv_head * p.tiles);
   if constexpr (dense) {
-    const int n = sequence_of_slot(p.sequences, p.tile_queries, item.tile);
-    const int begin = (item.tile - p.sequences.q_begin(n) / p.tile_queries - n) * p.tile_queries;
+    const int n = sequence_of_slot<kSpareSlots>(item.tile, p.sequences.count, p.tile_queries,
+                                                [&](int i) { return p.sequences.q_begin(i); });
+    const int slot = first_slot<kSpareSlots>(p.sequences.q_begin(n), n, p.tile_queries);
+    const int begin = (item.tile - slot) * p.tile_queries;
     item.queries = max(0, min(p.tile_queries, p.sequences.queries(n) - begin));
     item.first_query = p.sequences.q_begin(n) + begin;
     item.first_position = p.sequences.first_position(n) + begin;

@@ -5,24 +5,16 @@
 #include <limits>
 
 #include "gsa/error.h"
+#include "kernels/common/log2e.h"
 
 namespace gsa::cuda::decoding {
 namespace {
 
-constexpr std::size_t kBlockBytes = 112 * 1024;  // half of what a multiprocessor of sm_90 has
-
 template <typename T, int size, bool aligned>
-void launch_attend(AttendParams p, const Context& context) {
-  const auto bytes_for = [](int stages) {
-    return static_cast<std::size_t>(AttendLayout(size, stages).bytes);
-  };
-  p.stages = kMaxStages;
-  // Room for two blocks a multiprocessor, and no more than the device has.
-  const std::size_t room = std::min(context.device.shared_memory, kBlockBytes);
-  while (p.stages > 2 && bytes_for(p.stages) > room) --p.stages;
+void launch_attend(const AttendParams& p, const Context& context) {
   Launch how;
   how.threads = kAttendThreads;
-  how.shared_bytes = bytes_for(p.stages);
+  how.shared_bytes = static_cast<std::size_t>(AttendLayout(size, p.stages).bytes);
   how.grid = dim3(static_cast<unsigned>(std::min(p.items, 2 * std::max(1, context.device.multiprocessors))));
   how.overlap = true;
   launch(attend_kernel<T, size, aligned>, p, how, context, "decode: attend");
@@ -44,8 +36,8 @@ void launch_typed(const AttendParams& p, const DecodeArgs& args, const Context& 
 
 }  // namespace
 
-void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context) {
-  constexpr double kLog2E = 1.4426950408889634;
+void attend(const DecodeArgs& args, const DecodeConfig& config, const Scratch& scratch,
+            const Context& context) {
   AttendParams p = {};
   p.cache = cache_of(args);
   p.q = args.q.data;
@@ -70,7 +62,8 @@ void attend(const DecodeArgs& args, const Scratch& scratch, const Context& conte
     bad_argument("decode", "max_length", "at most 2^25 splits of attention", concat(items));
   }
   p.items = static_cast<int>(items);
-  p.scale = static_cast<float>(args.shape.scale * kLog2E);
+  p.scale = static_cast<float>(args.shape.scale * kLog2EDouble);
+  p.stages = config.stages;
   p.kept = kept_of(args, scratch);
   p.scratch = scratch;
   if (args.shape.dtype == DType::bf16) {

@@ -18,11 +18,7 @@ namespace gsa::cuda::decoding {
 inline constexpr int kComputeWarps = 4;
 inline constexpr int kComputeThreads = kComputeWarps * 32;
 inline constexpr int kAttendThreads = kComputeThreads + 2 * 32;
-inline constexpr int kHeadTile = 16;
-inline constexpr int kMaxStages = 3;
 
-// Keys of a stage of the ring.
-__host__ __device__ constexpr int block_keys(int size) { return size == 256 ? 32 : 64; }
 // Warps that have keys of a stage, and a row of what they leave, padded so that rows lie in different banks.
 __host__ __device__ constexpr int busy_warps(int size) { return block_keys(size) / 16; }
 __host__ __device__ constexpr int result_row(int size) { return size + 8; }
@@ -80,19 +76,7 @@ struct AttendShared {
   float sums[2][kComputeWarps][kHeadTile];
 };
 
-struct AttendLayout {
-  int fixed = 0, stages = 0, stage = 0, k = 0, v = 0, q = 0, bytes = 0;
-
-  // In a stage: k, v, q (of an item's first stage).
-  __host__ __device__ AttendLayout(int size, int stage_count) {
-    const int tile = block_keys(size) * size * 2;
-    stages = (static_cast<int>(sizeof(AttendShared)) + 127) / 128 * 128;
-    v = tile;
-    q = 2 * tile;
-    stage = 2 * tile + kHeadTile * size * 2;
-    bytes = stages + stage_count * stage;
-  }
-};
+static_assert((sizeof(AttendShared) + 127) / 128 * 128 == kAttendFixedBytes);
 
 // Where 16-byte chunk `chunk` of row `row` lies in a tile of rows of `size` elements.
 template <int size>

@@ -358,25 +358,10 @@ __device__ __forceinline__ float normal_quantile(float fraction) {
   return t - __fdividef(2.30753f + 0.27061f * t, 1.0f + t * (0.99229f + 0.04481f * t));
 }
 
-// A range of scores by their orders, in buckets of equal width.
-struct Span {
-  std::uint32_t low, high;
-
-  __device__ __forceinline__ int shift() const {
-    return max(0, 32 - __clz(static_cast<int>(high - low)) - kBucketBits);
-  }
-  __device__ __forceinline__ bool holds(Rank rank) const {
-    return static_cast<std::uint32_t>(rank >> 32) - low <= high - low;
-  }
-  __device__ __forceinline__ int bucket(Rank rank) const {
-    return static_cast<int>((static_cast<std::uint32_t>(rank >> 32) - low) >> shift());
-  }
-  __device__ __forceinline__ Span part(int bucket) const {
-    const int bits = shift();
-    const std::uint32_t from = low + (static_cast<std::uint32_t>(bucket) << bits);
-    return {from, min(high, from + ((1u << bits) - 1))};
-  }
-};
+// The order of a rank's score (scores/order.cuh).
+__device__ __forceinline__ std::uint32_t order_in(Rank rank) {
+  return static_cast<std::uint32_t>(rank >> 32);
+}
 
 // ---- the list
 
@@ -512,7 +497,7 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
   const int begin = min(warp * share, total), end = min(begin + share, total);
 
   // Histograms of the kept scores, each of the bucket of the one before, until few are left.
-  Span span = {order_of(low), order_of(guide.high)};
+  OrderRange<kBucketBits> span = {order_of(low), order_of(guide.high)};
   int wanted = k, before = 0;  // the wanted-th of the span; those above it in blocks before this one
   bool few = false;
 #pragma unroll 1
@@ -520,7 +505,7 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 #pragma unroll 1
     for (int i = begin + lane; i < end; i += 32) {
       const Rank mine = kept[i];
-      if (span.holds(mine)) atomicAdd(&shared.histogram[span.bucket(mine)], 1);
+      if (span.holds(order_in(mine))) atomicAdd(&shared.histogram[span.bin(order_in(mine))], 1);
     }
     row_barrier<cluster>();
     if (!find_bucket<cluster, kBuckets>(shared, wanted) || shared.inside >= kTooMany) break;
@@ -552,7 +537,7 @@ __global__ void __launch_bounds__(kThreads, 1) pick_kernel(const PickParams p) {
 #pragma unroll 1
   for (int i = begin + lane; i < end; i += 32) {
     const Rank mine = kept[i];
-    if (span.holds(mine)) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = mine;
+    if (span.holds(order_in(mine))) shared.candidates[atomicAdd(&shared.candidate_count, 1)] = mine;
   }
   row_barrier<cluster>();
   int owner = 0, index = thread;

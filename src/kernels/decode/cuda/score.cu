@@ -3,7 +3,8 @@
 
 namespace gsa::cuda::decoding {
 
-void score(const DecodeArgs& args, DecodeScores kernel, const Scratch& scratch, const Context& context) {
+void score(const DecodeArgs& args, const DecodeConfig& config, const Scratch& scratch,
+           const Context& context) {
   ScoreParams p = {};
   p.cache = cache_of(args);
   p.k = {args.index_k.data,  args.index_k.page_stride,  args.index_k.token_stride,
@@ -23,9 +24,9 @@ void score(const DecodeArgs& args, DecodeScores kernel, const Scratch& scratch, 
   p.segments = scratch.segments;
   p.segment_stride = scratch.segment_stride;
   if (args.shape.dtype == DType::bf16) {
-    launch_score_bf16(p, kernel, args, context);
+    launch_score_bf16(p, args, config, context);
   } else {
-    launch_score_f16(p, kernel, args, context);
+    launch_score_f16(p, args, config, context);
   }
 }
 

@@ -14,7 +14,6 @@
 namespace gsa::cuda::decoding {
 
 static_assert(kScoreSegment == kMomentSegment);
-inline constexpr int kScoreQueries = 4;  // of a block, at most: their scores lie in shared memory
 
 struct ScoreParams {
   Cache cache;
@@ -33,24 +32,6 @@ struct ScoreParams {
   std::int64_t score_stride;
   SegmentRecord* segments;
   int segment_stride;
-};
-
-// Shared memory of a block, in bytes from its start.
-struct ScoreLayout {
-  int ring = 0, q = 0, columns = 0, start = 0, shift = 0, extremes = 0, scores = 0, bytes = 0;
-
-  // ring_bytes: of the tiles under way, of all warps.
-  __host__ __device__ ScoreLayout(int steps, int padded_heads, int queries, bool far_queries,
-                                  int ring_bytes) {
-    const int column_tiles = (queries * padded_heads + 7) / 8;
-    q = (ring + ring_bytes + 15) / 16 * 16;
-    columns = q + (far_queries ? 0 : column_tiles * steps * 256);
-    start = columns + column_tiles * 8 * static_cast<int>(sizeof(float2));
-    shift = start + kScoreQueries * 4;
-    extremes = shift + kScoreQueries * 4;
-    scores = (extremes + kScoreQueries * 8 + 15) / 16 * 16;
-    bytes = scores + queries * kMomentSegment * 4;
-  }
 };
 
 // The queries of a block, as operand b of the products, and the scores of its keys. All in shared memory but
@@ -273,8 +254,7 @@ struct Scorer {
   }
 };
 
-// How a block is made: more warps and stages load more at once, smaller blocks start and end more evenly. No
-// bit depends on it.
+// How a block is made (DecodeScoreShape).
 template <int warp_count, int stage_count, int blocks_a_multiprocessor>
 struct ScoreBlock {
   static constexpr int kWarps = warp_count, kStages = stage_count, kBlocks = blocks_a_multiprocessor;

@@ -2,9 +2,9 @@
 
 namespace gsa::cuda::decoding {
 
-void launch_score_f16(const ScoreParams& params, DecodeScores kernel, const DecodeArgs& args,
+void launch_score_f16(const ScoreParams& params, const DecodeArgs& args, const DecodeConfig& config,
                       const Context& context) {
-  launch_score_of<__half>(params, kernel, args, context);
+  launch_score_of<__half>(params, args, config, context);
 }
 
 }  // namespace gsa::cuda::decoding

@@ -78,10 +78,12 @@ Kept kept_of(const DecodeArgs& args, const Scratch& scratch);
 bool rows_aligned(const DecodeArgs& args);
 bool index_keys_aligned(const DecodeArgs& args);
 
-void score(const DecodeArgs& args, DecodeScores kernel, const Scratch& scratch, const Context& context);
+void score(const DecodeArgs& args, const DecodeConfig& config, const Scratch& scratch,
+           const Context& context);
 void pick(const DecodeArgs& args, const Scratch& scratch, int blocks, const Context& context,
           DecodeWork* work);
-void attend(const DecodeArgs& args, const Scratch& scratch, const Context& context);
+void attend(const DecodeArgs& args, const DecodeConfig& config, const Scratch& scratch,
+            const Context& context);
 void combine(const DecodeArgs& args, const Scratch& scratch, const Context& context);
 
 }  // namespace gsa::cuda::decoding

@@ -336,6 +336,39 @@ struct SplitWalk {
   }
 };
 
+// Writes what a warp has of the heads from first_head on, for two of its rows a lane, to the split's places: dq (times
+// `factor`, which is taken back), and dw and dbias, which the four lanes of a row add up first.
+template <int kSize, int kHeads>
+__device__ __forceinline__ void write_row_sums(const Gradients& gradients, const Split& split, int heads,
+                                               int first_head, int row, int lane, const float (&factor)[2],
+                                               const float (&dq)[kHeads][kSize / 8][4],
+                                               float (&dw)[kHeads][2], float (&dbias)[kHeads][2]) {
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    const int j = first_head + i;
+    if (j >= heads) break;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const std::int64_t part = split.part_of(row + 8 * r) * heads + j;
+      float* const to = gradients.dq_part + part * kSize + 2 * (lane & 3);
+      const float back = 1.0f / factor[r];
+#pragma unroll
+      for (int n = 0; n < kSize / 8; ++n) {
+        *reinterpret_cast<float2*>(to + 8 * n) =
+            make_float2(back * dq[i][n][2 * r], back * dq[i][n][2 * r + 1]);
+      }
+#pragma unroll
+      for (int lane_mask = 1; lane_mask <= 2; lane_mask *= 2) {
+        dw[i][r] += __shfl_xor_sync(~0u, dw[i][r], lane_mask);
+        dbias[i][r] += __shfl_xor_sync(~0u, dbias[i][r], lane_mask);
+      }
+      if ((lane & 3) == 0) {
+        *reinterpret_cast<float2*>(gradients.dw_part + 2 * part) = make_float2(dw[i][r], dbias[i][r]);
+      }
+    }
+  }
+}
+
 // Calls body with the type and the padded size as compile-time constants: body.template operator()<T, n>().
 template <typename Body>
 void with_type_and_size(DType dtype, std::int64_t size, const Body& body) {

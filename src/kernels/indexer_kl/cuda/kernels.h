@@ -130,7 +130,8 @@ inline TargetFacts target_facts(const Attention& attention, const Device& device
           .aligned = attention.q.aligned && attention.k.aligned,
           .largest_stride = std::max(attention.q.token_stride, attention.k.token_stride)};
 }
-void target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);
+void target(DType dtype, const Attention& attention, const Chunk& chunk, const IndexerKlConfig& config,
+            const Context& context);
 // The same on Hopper, for aligned rows of at most 128 elements.
 void hopper_target(DType dtype, const Attention& attention, const Chunk& chunk, const Context& context);
 
@@ -152,7 +153,7 @@ void key_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, 
                    const Gradients& gradients, const Context& context);
 void add_key_parts(const IndexerRows& indexer, const Chunk& chunk, const Gradients& gradients,
                    const Context& context);
-// Listed only; list_gradients takes small_heads().
+// Listed only; list_gradients where gradients are fused.
 void list_gradients(DType dtype, const IndexerRows& indexer, const Chunk& chunk, const RowFacts& facts,
                     const Gradients& gradients, const Context& context);
 void combine_lists(DType dtype, const IndexerRows& indexer, const Chunk& chunk,

@@ -133,30 +133,7 @@ __global__ void __launch_bounds__(IndexTile<T, kSize, kListed>::kThreads)
       }
     }
 
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      const int j = first_head + i;
-      if (j >= indexer.heads) break;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const std::int64_t part = split.part_of(row + 8 * r) * indexer.heads + j;
-        float* const to = gradients.dq_part + part * kSize + 2 * (lane & 3);
-        const float back = 1.0f / factor[r];
-#pragma unroll
-        for (int n = 0; n < kSize / 8; ++n) {
-          *reinterpret_cast<float2*>(to + 8 * n) =
-              make_float2(back * dq[i][n][2 * r], back * dq[i][n][2 * r + 1]);
-        }
-#pragma unroll
-        for (int lane_mask = 1; lane_mask <= 2; lane_mask *= 2) {
-          dw[i][r] += __shfl_xor_sync(~0u, dw[i][r], lane_mask);
-          dbias[i][r] += __shfl_xor_sync(~0u, dbias[i][r], lane_mask);
-        }
-        if ((lane & 3) == 0) {
-          *reinterpret_cast<float2*>(gradients.dw_part + 2 * part) = make_float2(dw[i][r], dbias[i][r]);
-        }
-      }
-    }
+    write_row_sums<kSize>(gradients, split, indexer.heads, first_head, row, lane, factor, dq, dw, dbias);
   });
 }
 

@@ -19,13 +19,15 @@ struct TargetShape {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kWarpKeys = kSize == 256 ? 16 : 32;
   static constexpr int kEntries = kWarps * kWarpKeys;
-  static constexpr int kRows = 64;  // of a step
+  static constexpr int kRows = kTargetRows;  // of a step
   static constexpr int kStepHeads = kRows / kQueries;
   static constexpr int kKeyBytes = kEntries * kSize * 2;
   static constexpr int kStepBytes = kRows * kSize * 2;
+  static_assert(kEntries == target_entries(kSize));
   // Keys, stages of queries, stages of their log-sum-exp, list of keys.
   static constexpr int shared_bytes(int stages) {
-    return kKeyBytes + stages * (kStepBytes + kRows * 4) + kEntries * 4;
+    static_assert(target_shared_bytes(kSize, 3) == kKeyBytes + 3 * (kStepBytes + kRows * 4) + kEntries * 4);
+    return target_shared_bytes(kSize, stages);
   }
 };
 

@@ -97,7 +97,7 @@ class Entries {
 
 // Narrows a range to the bin that holds the wanted-th of what count(add) adds to: add(order) for each.
 template <class Count>
-__device__ __forceinline__ void narrow(OrderRange& range, FinishShared& shared, Count count) {
+__device__ __forceinline__ void narrow(WantedRange& range, FinishShared& shared, Count count) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
   for (int i = thread; i < kListBins; i += kFinishThreads) shared.bins[i] = 0;
@@ -139,7 +139,7 @@ __device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, c
     low = min(low, __float_as_uint(shared.low[w]));
     high = max(high, __float_as_uint(shared.high[w]));
   }
-  OrderRange range = {low, high, wanted, inside};
+  WantedRange range = {{low, high}, wanted, inside};
   while (range.low != range.high) {
     narrow(range, shared, [&](auto add) { each([&](std::uint32_t order, int) { add(order); }); });
   }
@@ -147,7 +147,7 @@ __device__ __noinline__ RowChoice search_radix(const uint2* lists, int stride, c
   if (range.wanted == range.inside) return {threshold, visible - 1};
   // Earlier positions come first: they count as higher.
   const std::uint32_t last = static_cast<std::uint32_t>(visible - 1);
-  OrderRange places = {0, last, range.wanted, range.inside};
+  WantedRange places = {{0, last}, range.wanted, range.inside};
   while (places.low != places.high) {
     narrow(places, shared, [&](auto add) {
       each([&](std::uint32_t order, int position) {

@@ -77,25 +77,8 @@ ScoreInput input_of(const char* op, const Indexer& indexer, const Sequences& seq
                     const Context& context);
 // What the plan asks of it; tiles and lists aside.
 SelectFacts facts_of(const ScoreInput& in, const Device& device);
-
-// Tiles of 64 queries, numbered over all sequences: sequence n begins at tile q_begin(n) / 64 + n. A tile's
-// rows are queries of one sequence; a few tiles are empty.
-constexpr int kTileQueries = kSelectTile;
-
-// The sequence that tile number `tile` belongs to; q_begin(n): the first query of sequence n.
-template <typename Int, class QBegin>
-GSA_DEVICE Int sequence_of_tile(Int tile, Int sequences, const QBegin& q_begin) {
-  Int low = 0, high = sequences - 1;
-  while (low < high) {
-    const Int middle = (low + high + 1) / 2;
-    if (q_begin(middle) / kTileQueries + middle <= tile) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
+// With GSA_PRINT_PLANS.
+void print_scores_plan(const ScoreInput& in, ScoreType type, const SelectScoresConfig& config);
 
 // Scores of the queries of tiles first .. first + tiles - 1. longest: a bound of the keys a query sees.
 void launch_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
@@ -119,19 +102,7 @@ void launch_fill(float* scores, long long count, const Context& context);
 void launch_rows(const DeviceSequences& sequences, const ScoreStore& scores, const Budget& budget,
                  const RowOutputs& out, int first, int rows, int longest, const Context& context);
 
-// Selection in one pass over the keys, scores never stored: for long rows. A block takes 64 queries and
-// collects, for each of them, what reaches a lower bound of the threshold that a sample of the keys gave.
-struct LongPlan {
-  int shift = 0;             // one of 1 << shift keys is sampled
-  int samples = 0;           // at most, of a query
-  int list = 0;              // entries of one of the four lists of a query
-  long long slot_bytes = 0;  // of scratch of a tile of queries
-  int at_once = 0;           // tiles
-};
-
-// at_once is 0 where the scores should be stored instead.
-LongPlan plan_long(const ScoreInput& in, const Budget& budget, int tiles, const Device& device);
-
+// Selection in one pass over the keys, scores never stored: for long rows.
 void launch_long(const ScoreInput& in, ScoreType type, const Budget& budget, const RowOutputs& out,
                  const LongPlan& plan, int tiles, const Context& context);
 

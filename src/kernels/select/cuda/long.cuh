@@ -5,9 +5,6 @@
 
 namespace gsa::cuda::selecting {
 
-constexpr int kLists = 4;              // of a query: one for each lane that scores it
-constexpr float kSampleMargin = 5.0f;  // standard deviations: about one query in 10^6 falls back
-
 // Sample i of the keys: one of each `1 << shift`, at a place that looks random.
 __device__ __forceinline__ int sample_position(int i, int shift) {
   const std::uint32_t hash = static_cast<std::uint32_t>(i) * 0x9e3779b1u;
@@ -42,14 +39,14 @@ __device__ __forceinline__ Bound bound_from_sample(const float* sample, int coun
   const double variance = fmax(0.0, square / n - (sum / n) * (sum / n));
   const double error = kSampleMargin * sqrt(3.0 / n);
   const int k = budget_for(budget, variance, visible);
-  const int most = max(budget_for(budget, variance * (1 + error), visible),
-                       error < 1 ? budget_for(budget, variance * (1 - error), visible) : visible);
+  const int max_k = max(budget_for(budget, variance * (1 + error), visible),
+                        error < 1 ? budget_for(budget, variance * (1 - error), visible) : visible);
   const float part = static_cast<float>(count) / static_cast<float>(visible);
-  const float expected = static_cast<float>(most) * part;
+  const float expected = static_cast<float>(max_k) * part;
   const int rank = static_cast<int>(expected + kSampleMargin * sqrtf(expected) + 2.0f);
   Bound bound = {-INFINITY, 0.0f, 0};
   if (rank >= count) return bound;
-  const OrderRange found = lower_quantile(all, count, rank, low, high, bins);
+  const WantedRange found = lower_quantile(all, count, rank, low, high, bins);
   bound.low = from_order(found.low);
   // The threshold should fall into the middle of the bins.
   const int expected_rank = max(1, static_cast<int>(static_cast<float>(k) * part));

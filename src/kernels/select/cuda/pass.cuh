@@ -39,6 +39,7 @@ struct LongArgs {
 struct PassShared {
   double sums[kTileQueries][2];
 };
+static_assert(sizeof(PassShared) == kPassSharedBytes);
 
 // One entry more of a list, where score >= low: 8 bytes at `next`, which moves on. The address is kept as two
 // words because only the lower one moves: no list crosses a multiple of 4 GB. Only another kernel reads it.
@@ -234,9 +235,6 @@ __device__ __forceinline__ void store_sampled(float* scores, long long stride, i
 }
 
 static_assert(kReserveStep == kTileKeys / kLists);
-
-constexpr int kPassBlocks = 3;  // of a multiprocessor, that run at a time
-constexpr int kHopperPassBlocks = 2;
 
 // Sample and pass in Hopper's own instructions: for which problems, and their launch (hopper/pass.cu).
 void launch_hopper_sample(const LongArgs& args, ScoreType type, const Context& context);

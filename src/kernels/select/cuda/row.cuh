@@ -28,6 +28,7 @@ struct RowShared {
   int found[3];
   int few;
 };
+static_assert(sizeof(RowShared) == kRowSharedBytes);
 
 struct RowChoice {
   float threshold;

@@ -10,16 +10,9 @@
 
 namespace gsa::cuda::selecting {
 
-constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 static_assert(kTileQueries == 16 * kWarps);
-constexpr int kTileKeys = 64;
 constexpr int kGroupKeys = 16;  // keys scored at a time
-constexpr int kStages = 3;
-
-// Bytes of a row of keys in shared memory.
-__host__ __device__ constexpr int key_pitch(int steps) { return steps * 32 + 16; }
-__host__ __device__ constexpr int key_stage_bytes(int steps) { return kTileKeys * key_pitch(steps); }
 
 struct QueryTile {
   int sequence = 0;
@@ -31,10 +24,11 @@ struct QueryTile {
 };
 
 __device__ __forceinline__ QueryTile find_tile(const DeviceSequences& sequences, int tile) {
-  const int n = sequence_of_tile(tile, sequences.count, [&](int i) { return sequences.q_begin(i); });
+  const int n = sequence_of_slot<kSpareTiles>(tile, sequences.count, kTileQueries,
+                                              [&](int i) { return sequences.q_begin(i); });
   QueryTile result;
   result.sequence = n;
-  result.first = (tile - (sequences.q_begin(n) / kTileQueries + n)) * kTileQueries;
+  result.first = (tile - first_slot<kSpareTiles>(sequences.q_begin(n), n, kTileQueries)) * kTileQueries;
   result.count = max(0, min(kTileQueries, sequences.queries(n) - result.first));
   result.row = sequences.q_begin(n) + result.first;
   result.position = sequences.first_position(n) + result.first;
@@ -94,17 +88,11 @@ __device__ __forceinline__ float bias_of(const ScoreInput& in, int head) {
 }
 
 // A fixed small shape: the queries live in registers. kHeads * kSteps = 16 takes 64 of them.
-inline bool fits_registers(const ScoreInput& in) {
-  return in.heads == 4 && in.head_size == 64 && in.paired_query;
-}
-
 template <typename T, ScoreForm form, int kHeads, int kSteps>
 class Scorer {
   using Head = ScoreHead<form>;
 
  public:
-  static constexpr int shared_bytes(int, int) { return 0; }
-
   __device__ __forceinline__ Scorer(const ScoreInput& in, const QueryTile& tile, int first, void*) {
     const WarpQueries queries(tile, first);
     factor_ = Head::factor(in.scale);
@@ -167,9 +155,7 @@ class Scorer<T, form, 0, 0> {
   using Head = ScoreHead<form>;
 
  public:
-  // Of a block.
-  static constexpr int shared_bytes(int heads, int steps) { return kWarps * heads * steps * 512; }
-
+  // shared: query_bytes(), or null.
   __device__ __forceinline__ Scorer(const ScoreInput& in, const QueryTile& tile, int first, void* shared)
       : queries_(tile, first), stored_(nullptr) {
     factor_ = Head::factor(in.scale);

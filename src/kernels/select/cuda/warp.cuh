@@ -108,36 +108,26 @@ __device__ __forceinline__ void sort_out(const Source& all, const BinPlace& plac
   });
 }
 
-// A range of scores, in their order, that holds the wanted-th highest of those within it; a histogram of
-// kListBins bins narrows it.
-struct OrderRange {
-  std::uint32_t low, high;
+// A range of scores that holds the wanted-th highest of those within it; a histogram of kListBins bins narrows
+// it.
+struct WantedRange : OrderRange<kListBits> {
   int wanted;
   int inside;  // scores within it
 
-  __device__ __forceinline__ int shift() const {
-    return max(0, 32 - __clz(static_cast<int>(high - low)) - kListBits);
-  }
-  __device__ __forceinline__ bool holds(std::uint32_t order) const { return order - low <= high - low; }
-  __device__ __forceinline__ int bin(std::uint32_t order) const {
-    return static_cast<int>((order - low) >> shift());
-  }
   __device__ __forceinline__ void narrow(const BinPlace& place) {
-    const int bits = shift();
     wanted -= place.above;
     inside = place.inside;
-    low += static_cast<std::uint32_t>(place.bin) << bits;
-    high = min(high, low + ((1u << bits) - 1));
+    static_cast<OrderRange&>(*this) = part(place.bin);
   }
 };
 
 // The bin with few scores, or with equal ones, that holds the rank-th highest: its lower end is a number that
 // at least `rank` of the scores reach and not many more. By one warp; low and high are the scores' extremes.
 template <class Source>
-__device__ __forceinline__ OrderRange lower_quantile(const Source& all, int count, int rank, float low,
-                                                     float high, std::uint32_t* bins) {
+__device__ __forceinline__ WantedRange lower_quantile(const Source& all, int count, int rank, float low,
+                                                      float high, std::uint32_t* bins) {
   constexpr int kEnough = 4;
-  OrderRange range = {order_of(low), order_of(high), rank, count};
+  WantedRange range = {{order_of(low), order_of(high)}, rank, count};
   while (range.low != range.high && range.inside > kEnough) {
     for (int i = static_cast<int>(threadIdx.x % 32); i < kListBins; i += 32) bins[i] = 0;
     __syncwarp();

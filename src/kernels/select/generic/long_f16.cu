@@ -3,6 +3,6 @@
 
 namespace gsa::cuda::selecting {
 
-template void launch_long_type<__half>(const LongArgs&, ScoreType, std::size_t, int, const Context&);
+template void launch_long_type<__half>(const LongArgs&, ScoreType, const LongPlan&, const Context&);
 
 }  // namespace gsa::cuda::selecting

@@ -181,31 +181,31 @@ __global__ __launch_bounds__(kThreads,
   }
 }
 
-// All tiles, `at_once` at a time, the last ones first.
+// All tiles, plan.at_once at a time, the last ones first.
 template <typename T>
-void launch_long_type(const LongArgs& all_tiles, ScoreType type, std::size_t bytes, int at_once,
+void launch_long_type(const LongArgs& all_tiles, ScoreType type, const LongPlan& plan,
                       const Context& context) {
   LongArgs args = all_tiles;
+  const std::size_t bytes = plan.memory.bytes;
   const auto one = [&](auto* kernel, const char* name) {
     allow_shared_memory(kernel, bytes, name);
     kernel<<<static_cast<unsigned>(args.tiles), kThreads, bytes, stream_of(context.stream)>>>(args);
     check_launch(name);
   };
-  const bool hopper = hopper_pass(facts_of(args.in, context.device));
   const auto all = [&](auto* sample, auto* pass, auto* fallback) {
     for (int end = all_tiles.tiles; end > 0; end -= args.tiles) {
-      args.first_tile = std::max(0, end - at_once);
+      args.first_tile = std::max(0, end - plan.at_once);
       args.tiles = end - args.first_tile;
-      hopper ? launch_hopper_sample(args, type, context) : one(sample, "sample_kernel");
+      plan.wgmma ? launch_hopper_sample(args, type, context) : one(sample, "sample_kernel");
       launch_bounds(args, context);
-      hopper ? launch_hopper_pass(args, type, context) : one(pass, "pass_kernel");
+      plan.wgmma ? launch_hopper_pass(args, type, context) : one(pass, "pass_kernel");
       launch_finish(args, context);
     }
-    args.tiles = std::min(at_once, all_tiles.tiles);  // as many blocks as there are slots
+    args.tiles = std::min(plan.at_once, all_tiles.tiles);  // as many blocks as there are slots
     one(fallback, "fallback_kernel");
   };
   constexpr ScoreForm kSigmoid = ScoreForm::sigmoid, kRelu = ScoreForm::relu;
-  const bool usual = fits_registers(args.in);
+  const bool usual = plan.memory.query_in_registers;
   if (type.form == kSigmoid && usual) {
     all(&sample_kernel<T, kSigmoid, 4, 4>, &pass_kernel<T, kSigmoid, 4, 4>,
         &fallback_kernel<T, kSigmoid, 4, 4>);

@@ -1,6 +1,4 @@
 // Scores written out, and masks rebuilt from thresholds: one block takes 64 queries and a range of keys.
-#include <algorithm>
-
 #include "gsa/error.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/select/cuda/tile.cuh"
@@ -153,52 +151,43 @@ __global__ void fill_kernel(float* scores, long long count) {
 }
 
 template <typename T, ScoreForm form, int kHeads, int kSteps, class Writer>
-void launch(const ScoreInput& in, const typename Writer::Store& out, int first, int tiles, int longest,
-            const Context& context) {
-  using Fragments = Scorer<T, form, kHeads, kSteps>;
-  const std::size_t ring = static_cast<std::size_t>(kStages) * key_stage_bytes(in.steps);
-  if (ring > context.device.shared_memory) {
+void launch(const ScoreInput& in, const typename Writer::Store& out, int first, int tiles,
+            const SelectScoresConfig& config, const Context& context) {
+  if (config.shared_bytes > context.device.shared_memory) {
     bad_argument(in.op, "indexer.head_size",
                  concat("one whose keys fit in ", context.device.shared_memory, " bytes of shared memory"),
                  concat(in.head_size));
   }
-  const std::size_t with_query = ring + Fragments::shared_bytes(in.heads, in.steps);
-  const bool query_in_shared = with_query > ring && with_query <= context.device.shared_memory;
-  const std::size_t bytes = query_in_shared ? with_query : ring;
-  // Enough blocks to fill the device a few times, where there are keys enough.
-  constexpr int kWaves = 12, kMinTiles = 4, kMaxSplits = 65535;
-  const int key_tiles = (longest + kTileKeys - 1) / kTileKeys;
-  const int wanted = std::max(1, kWaves * context.device.multiprocessors / std::max(1, tiles));
-  int split_tiles = std::max(kMinTiles, (key_tiles + wanted - 1) / wanted);
-  split_tiles = std::max(split_tiles, (key_tiles + kMaxSplits - 1) / kMaxSplits);
-  const int splits = std::max(1, (key_tiles + split_tiles - 1) / split_tiles);
   auto* const kernel = &score_kernel<T, form, kHeads, kSteps, Writer>;
-  allow_shared_memory(kernel, bytes, "score_kernel");
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(splits));
-  kernel<<<grid, kThreads, bytes, stream_of(context.stream)>>>(in, out, first, split_tiles, query_in_shared);
+  allow_shared_memory(kernel, config.shared_bytes, "score_kernel");
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(config.splits));
+  kernel<<<grid, kThreads, config.shared_bytes, stream_of(context.stream)>>>(
+      in, out, first, config.split_tiles, config.query_in_shared);
   check_launch("score_kernel");
 }
 
 template <class Writer, typename T, ScoreForm form>
-void launch_shape(const ScoreInput& in, const typename Writer::Store& out, int first, int tiles, int longest,
-                  const Context& context) {
-  if (fits_registers(in)) {
-    launch<T, form, 4, 4, Writer>(in, out, first, tiles, longest, context);
-  } else if (in.heads == 4 && in.head_size == 32 && in.paired_query) {
-    launch<T, form, 4, 2, Writer>(in, out, first, tiles, longest, context);
+void launch_shape(const ScoreInput& in, const typename Writer::Store& out, int first, int tiles,
+                  const SelectScoresConfig& config, const Context& context) {
+  if (config.kernel == SelectScoresConfig::Kernel::four_of_64) {
+    launch<T, form, 4, 4, Writer>(in, out, first, tiles, config, context);
+  } else if (config.kernel == SelectScoresConfig::Kernel::four_of_32) {
+    launch<T, form, 4, 2, Writer>(in, out, first, tiles, config, context);
   } else {
-    launch<T, form, 0, 0, Writer>(in, out, first, tiles, longest, context);
+    launch<T, form, 0, 0, Writer>(in, out, first, tiles, config, context);
   }
 }
 
 template <class Writer>
 void launch_type(const ScoreInput& in, ScoreType type, const typename Writer::Store& out, int first,
                  int tiles, int longest, const Context& context) {
+  const SelectScoresConfig config = choose_select_scores(facts_of(in, context.device), tiles, longest);
+  print_scores_plan(in, type, config);
   const auto go = [&]<typename T>(T) {
     if (type.form == ScoreForm::sigmoid) {
-      launch_shape<Writer, T, ScoreForm::sigmoid>(in, out, first, tiles, longest, context);
+      launch_shape<Writer, T, ScoreForm::sigmoid>(in, out, first, tiles, config, context);
     } else {
-      launch_shape<Writer, T, ScoreForm::relu>(in, out, first, tiles, longest, context);
+      launch_shape<Writer, T, ScoreForm::relu>(in, out, first, tiles, config, context);
     }
   };
   if (type.dtype == DType::bf16) {

@@ -6,8 +6,7 @@
 #include "kernels/select/hopper/scores.cuh"
 
 namespace gsa::cuda::selecting {
-constexpr int kSegmentTiles = kMomentSegment / kTileKeys;
-static_assert(kTileKeys == kMomentBlock);
+static_assert(kTileKeys == kMomentBlock && kSegmentTiles == kMomentSegment / kTileKeys);
 
 // The sums of a lane's two queries over a segment: chains of the lane, as scores/moments.cuh has them.
 class SegmentSums {
@@ -135,20 +134,12 @@ __global__ __launch_bounds__(kThreads, 3) void hopper_scores_kernel(const __grid
 }
 
 template <typename T, ScoreForm form, int kSize>
-void launch(const ScoreInput& in, const ScoreStore& out, int first, int tiles, int longest,
-            const Context& context) {
+void launch(const ScoreInput& in, const ScoreStore& out, int first, int tiles,
+            const SelectScoresConfig& config, const Context& context) {
   const auto kernel = &hopper_scores_kernel<T, form, kSize>;
   allow_shared_memory(kernel, kPassBytes, "hopper_scores_kernel");
-  // Splits of the keys: blocks for the device several times over, but not so short that filling the ring
-  // of keys is the work.
-  constexpr int kWaves = 8;
-  const int key_tiles = (longest + kTileKeys - 1) / kTileKeys;
-  const int wanted = std::max(1, kWaves * context.device.multiprocessors / std::max(1, tiles));
-  const int segments = (key_tiles + kSegmentTiles - 1) / kSegmentTiles;
-  const int split_tiles = (segments + wanted - 1) / wanted * kSegmentTiles;
-  const dim3 grid(static_cast<unsigned>(tiles),
-                  static_cast<unsigned>((key_tiles + split_tiles - 1) / split_tiles));
-  kernel<<<grid, kThreads, kPassBytes, stream_of(context.stream)>>>(in, out, first, split_tiles);
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(config.splits));
+  kernel<<<grid, kThreads, kPassBytes, stream_of(context.stream)>>>(in, out, first, config.split_tiles);
   check_launch("hopper_scores_kernel");
 }
 
@@ -180,8 +171,10 @@ void launch_hopper_first_scores(const ScoreInput& in, ScoreType type, float* fir
 
 void launch_hopper_scores(const ScoreInput& in, ScoreType type, const ScoreStore& out, int first, int tiles,
                           int longest, const Context& context) {
+  const SelectScoresConfig config = choose_hopper_scores(facts_of(in, context.device), tiles, longest);
+  print_scores_plan(in, type, config);
   by_type(in, type, [&]<typename T, ScoreForm form, int kSize>() {
-    launch<T, form, kSize>(in, out, first, tiles, longest, context);
+    launch<T, form, kSize>(in, out, first, tiles, config, context);
   });
 }
 

@@ -1,4 +1,4 @@
-"""A sample of queries for the indexer's loss, the same draws as the C++ side makes (src/model/kl_sample.h)."""
+"""A sample of queries for the indexer's loss, the same draws as the C++ side makes (src/model/indexer_kl_sample.h)."""
 
 from dataclasses import dataclass
 

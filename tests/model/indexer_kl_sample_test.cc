@@ -1,5 +1,5 @@
 // The sample of query tiles that the indexer's loss is taken of.
-#include "model/kl_sample.h"
+#include "model/indexer_kl_sample.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "model/kl_sample.h"
+#include "model/indexer_kl_sample.h"
 
 #include <algorithm>
 #include <cmath>
