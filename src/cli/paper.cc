@@ -41,9 +41,9 @@ struct PaperOptions {
 constexpr const char* kPaperLesson = R"(
 Trains standard, sparse-only, gated-only and gsa models side by side, on the same rows for as many tokens from the same
 seeds; measures perplexity, RULER by length and why its scores differ, attention sinks, stability at higher learning
-rates, throughput, and what gate positions, k, the indexer's form and the budget count for; and writes the paper's tables in the paper's order, ours
-beside the paper's: index.html and README.md in the output folder. Each table has a sentence that is worked out from the
-figures: it holds, it does not hold, or it cannot be told at this scale.
+rates, throughput, and what gate positions, k, the indexer's form and the budget count for; and writes the paper's
+tables in the paper's order, ours beside the paper's: index.html and README.md in the output folder. Each table has a
+sentence that is worked out from the figures: it holds, it does not hold, or it cannot be told at this scale.
 
   smoke    minutes on two cores; shows that everything runs, and teaches the models next to nothing
   small    for one large GPU: about 12 minutes a seed for the main tables
@@ -62,7 +62,7 @@ Examples
   gsa paper                                              everything, in small
   gsa paper --scale small --seeds 2 --tables main --output evidence
   gsa paper --scale small --seeds 2 --output evidence    the ablations, later
-  gsa paper --scale small --tables ruler --output evidence   of the first seed, in a folder of more: nothing else
+  gsa paper --scale small --tables ruler --output evidence    why RULER's scores differ, of one seed
   gsa paper --scale small --data kernel-source.txt --output on-code
 )";
 
@@ -258,7 +258,7 @@ class PaperWork {
     const paper::Results results = paper::read_results(all, folder_);
     paper::PageOptions page{.tables = {.scale = scale_, .seeds = seeds()},
                             .data = source_.in_words() + paper::text_repeated(results),
-                            .data_file = source_.path().filename(),
+                            .options = source_.options(),
                             .machine = machines_in(all, folder_),
                             .dates = dates_in(all, folder_)};
     for (int text = 0; text < 2; ++text) page.tables.texts[text] = source_.text_name(text);

@@ -347,6 +347,17 @@ OrderedJson Source::identity() const {
   return json;
 }
 
+std::string Source::options() const {
+  std::string text;
+  const auto add = [&](const char* option, const std::string& name) {
+    text += concat(text.empty() ? "" : " ", option, " ", name);
+  };
+  if (!by_rule()) add("--data", path_.filename().string());
+  for (const auto& [what, file] : file_checksums_.items())
+    add(concat("--", what).c_str(), file["file"].get<std::string>());
+  return text;
+}
+
 std::string Source::in_words() const {
   const std::string made =
       "stories, code-like lines whose names were given a value far above, and questions of RULER's kind in "

@@ -33,6 +33,7 @@ class Source {
   // What the results depend on: a folder remembers it.
   OrderedJson identity() const;
   std::string in_words() const;           // for the pages
+  std::string options() const;            // "--data a.txt --squad dev.json", files without their folders
   std::string text_name(int text) const;  // of validation-1 (0) and validation-2 (1)
 
  private:

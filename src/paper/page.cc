@@ -57,7 +57,7 @@ std::string how_it_is_judged(std::int64_t seeds) {
 std::string command_of(const PageOptions& o) {
   return concat("gsa paper --scale ", o.tables.scale.name,
                 o.tables.seeds > 1 ? concat(" --seeds ", o.tables.seeds) : "",
-                o.data_file.empty() ? "" : " --data " + o.data_file);
+                o.options.empty() ? "" : " " + o.options);
 }
 
 // Paragraphs that both pages begin with.

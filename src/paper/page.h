@@ -13,7 +13,7 @@ namespace gsa::paper {
 struct PageOptions {
   TableOptions tables;
   std::string data;                 // what the systems learned from, in words
-  std::string data_file = "";       // of --data; may be empty
+  std::string options = "";         // of the command, those that say what it learned from; may be empty
   std::string machine;              // that it ran on; may be empty
   std::string dates = "";           // on which it ran; may be empty
   std::size_t done = 0, steps = 0;  // of the plan of all tables

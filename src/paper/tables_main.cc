@@ -118,12 +118,14 @@ std::string tasks_left_out(const Scale& scale) {
                                                                                    : left_out)
         .emplace_back(task.name);
   }
-  if (left_out.empty() && data_of_others.empty()) return "";
-  std::string text = concat(" Of RULER's ", ruler::all_tasks().size(), " tasks ");
-  if (!left_out.empty()) text += listed(left_out) + " are not asked at this scale";
-  if (data_of_others.empty()) return text + ".";
-  return text + concat(left_out.empty() ? "" : ", and ", listed(data_of_others),
-                       " are left out, since they need data of others (--squad, --hotpotqa).");
+  std::string why;
+  if (!left_out.empty()) why = listed(left_out) + " at this scale";
+  if (!data_of_others.empty()) {
+    why += concat(why.empty() ? "" : "; ", listed(data_of_others),
+                  " for want of data of others (--squad, --hotpotqa)");
+  }
+  if (why.empty()) return "";
+  return concat(" Of RULER's ", ruler::all_tasks().size(), " tasks not asked: ", why, ".");
 }
 
 Claim less_perplexity_on(const Figures& figures, const Table& table, std::size_t text,

@@ -262,6 +262,7 @@ TEST(PaperMaterial, FilesOfAUserLieInTheFolder) {
   // Results depend on them.
   EXPECT_NE(source.identity(), Source("").identity());
   EXPECT_EQ(source.identity()["essays"]["file"], "essays.txt");
+  EXPECT_EQ(source.options(), "--essays essays.txt --squad dev.json");
   expect_error([&] { Source("", {{}, folder / "essays.txt", {}}); }, {"essays.txt"});
 }
 

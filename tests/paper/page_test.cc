@@ -286,8 +286,7 @@ TEST(PaperTables, RulersVerdictIsOfAllLengthsAndSystems) {
       "Holds: gsa is 2.80 above standard, 2.10 above sparse-only, 2.50 above gated-only (score at 512); "
       "gsa is 30.5 above standard, 25.4 above sparse-only, 3.40 above gated-only (score at 1,024*).");
   EXPECT_TRUE(ruler.about.ends_with(
-      "cwe, fwe are not asked at this scale, and qa_1, qa_2 are left out, since they need "
-      "data of others (--squad, --hotpotqa)."))
+      "cwe, fwe at this scale; qa_1, qa_2 for want of data of others (--squad, --hotpotqa)."))
       << ruler.about;
 }
 
@@ -537,13 +536,14 @@ TEST(PaperPage, BothPagesHaveAllFiguresAndWhoseTheyAre) {
 TEST(PaperPage, SaysWhatMadeItAndWhen) {
   const PageOptions options{.tables = smoke(2),
                             .data = "a.txt.",
-                            .data_file = "a.txt",
+                            .options = "--data a.txt --squad dev.json",
                             .machine = "m",
                             .dates = "2026-11-16 to 2026-11-18",
                             .done = 5,
                             .steps = 5};
   const std::string html = html_page(options, make_tables(options.tables, {}));
-  EXPECT_NE(html.find("(gsa paper --scale smoke --seeds 2 --data a.txt)"), std::string::npos);
+  EXPECT_NE(html.find("(gsa paper --scale smoke --seeds 2 --data a.txt --squad dev.json)"),
+            std::string::npos);
   EXPECT_NE(html.find("Measured: 2026-11-16 to 2026-11-18."), std::string::npos);
   const PageOptions plain{.tables = smoke(1), .data = "made by rule.", .machine = ""};
   const std::string other = html_page(plain, make_tables(plain.tables, {}));
