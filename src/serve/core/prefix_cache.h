@@ -39,7 +39,7 @@ class PrefixCache {
   // Pages that texts use stay: to let go of them would free nothing. Returns how many have become free.
   std::int64_t evict(std::int64_t pages);
 
-  std::int64_t pages() const { return pages_; }  // held
+  std::int64_t pages() const { return pages_; }        // held
   std::int64_t idle() const { return pool_->idle(); }  // of these, held by nobody else
 
  private:
