@@ -1,4 +1,4 @@
-// Backward pass of indexer_kl for lists and up to four small heads: dI, dq, dw, dbias and dk in one walk.
+// Backward pass of indexer_kl for lists and up to four small heads: dI, dq, dw, dbias and dk in one kernel.
 //
 // A block has a slot of a tile's list. Four warps: 16 queries x two heads each. A warp keeps the activations
 // of its heads in registers; scores need all heads, so the two warps of the same queries exchange theirs. dx,
