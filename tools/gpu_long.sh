@@ -6,7 +6,7 @@
 #
 #   lengths     whole paper-1.7b, prefill at 4K to 64K beside the standard model: from where on sparse attention pays
 #   layers      the same at 128K, prefill and decoding, an indexer in every layer and in every fourth
-#   million     the same at 1,048,576 tokens, an indexer in every fourth layer, beside dense attention by L² from 131,072
+#   million     the same at 1,048,576 tokens, an indexer in every fourth layer, beside dense attention by L²
 #   generate    gsa generate behind a prompt of 1,048,576 tokens (random weights, a vocabulary of bytes, YaRN)
 #   sharing     bench/shared_selection.py: 24 layers of 256, trained on --text
 #
@@ -16,9 +16,9 @@
 #   --text FILE     for sharing; .xz is unpacked
 #   --base-steps N  for sharing: dense steps of the model that the others start from (default 1500)
 #
-# On an H200, estimated: two minutes for lengths and layers each, two for million, three for generate, twelve for sharing
-# (seven with --base-steps 600). A part that fails does not keep the others from running; what sharing has made is not
-# made again.
+# On an H200, estimated: two minutes each for lengths, layers and million, three for generate, twelve for sharing (seven
+# with --base-steps 600). A part that fails does not keep the others from running; what sharing has made is not made
+# again.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

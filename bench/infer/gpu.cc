@@ -209,7 +209,7 @@ class SystemRun {
     return timed([&] { read(dense.engine(), sequence, tokens); });
   }
 
-  // Of 16 neighbours each at the end of the prompt of runs, at three quarters and at its half, as decoding them selects.
+  // Of 16 neighbours each at the end of the prompt of runs, at three quarters and at its half, as decoding selects.
   Unions unions(Sequence& sequence) {
     constexpr std::int64_t kNeighbours = 16;
     std::vector<double> layers(static_cast<std::size_t>(kLayers), 0.0);
