@@ -69,7 +69,7 @@ void extend_by(ModelConfig& config, double factor) {
       static_cast<double>(kMaxDecodeLength) / static_cast<double>(config.trained_length());
   // The comparison is false for NaN.
   if (!(factor >= 1 && factor <= max_factor)) {
-    throw UsageError(concat("--extend: expected a number from 1 to ", most, ", which makes ",
+    throw UsageError(concat("--extend: expected a number from 1 to ", max_factor, ", which makes ",
                             kMaxDecodeLength, " tokens of the ", config.trained_length(),
                             " the model was trained at, got ", factor));
   }

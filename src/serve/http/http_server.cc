@@ -257,8 +257,8 @@ class HttpServer::Impl final : public ConnectionHost {
   }
 
   void wait_for_answers(std::chrono::duration<double> grace) {
-    const std::chrono::duration<double> most = std::chrono::hours(24 * 365);
-    const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(std::clamp(grace, {}, most));
+    const std::chrono::duration<double> max_grace = std::chrono::hours(24 * 365);
+    const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(std::clamp(grace, {}, max_grace));
     std::unique_lock lock(mutex_);
     closed_.wait_for(lock, time, [this] { return live_ == 0; });
   }
