@@ -110,10 +110,10 @@ void run_request(std::string_view bytes, bool chat) {
           "a number of texts");
   require(!request.echo || request.echoed.size() == request.prompts.size(), "a text to echo for each prompt");
   for (const serve::TextRequest& text : texts) {
-    const auto length = static_cast<std::int64_t>(text.prompt.size());
+    const auto length = static_cast<std::int64_t>(text.prompt.span().size());
     require(length > 0 && text.max_tokens >= 0 && length + text.max_tokens <= kLongest, "texts fit");
     require(text.max_tokens > 0 || request.echo, "a text is written");
-    for (const std::int64_t id : text.prompt)
+    for (const std::int64_t id : text.prompt.span())
       require(id >= 0 && id < kVocabulary, "ids are of the vocabulary");
     for (const std::string& stop : text.stops) require(!stop.empty(), "stop strings are not empty");
     text.sampling.validate();
