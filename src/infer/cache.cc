@@ -6,6 +6,7 @@
 
 #include "gsa/error.h"
 #include "infer/core/cache_file.h"
+#include "infer/reserved_zeros.h"
 #include "torch/device_memory.h"
 #include "torch/tensor_checks.h"
 
@@ -66,32 +67,54 @@ void Cache::refuse(std::int64_t tokens, std::int64_t pages) const {
                      "smaller type"));
 }
 
-// A quarter more pages than before or as many as are needed, whichever is more, within the budget: a sequence
-// that grows token by token moves its pages a few times only. One layer after another, so that at most one is
-// there twice.
+// A quarter more pages than before or as many as are needed, whichever is more, within the budget. On a CPU they take
+// their place in space that was reserved for all, so that no text waits while others are moved; what memory they will
+// touch is asked for first, as the system would not refuse it later. Elsewhere pages move, a few times only for a
+// sequence that grows token by token, and one layer after another, so that at most one is there twice.
 void Cache::grow(std::int64_t pages) {
   const std::int64_t limit = budget_ / shape_.bytes_per_page();
   const std::int64_t before = pool_->capacity();
-  const std::int64_t capacity = std::max(pages, std::min(before + before / 4 + kSpare, limit));
+  std::int64_t capacity = std::max(pages, std::min(before + before / 4 + kSpare, limit));
+  if (device_.is_cpu()) {
+    const std::optional<MemoryRoom> room = binding::device_memory_room(device_);
+    const auto bytes = [&](std::int64_t count) { return (count - before) * shape_.bytes_per_page(); };
+    if (room && bytes(capacity) > room->bytes) capacity = pages;
+    if (room && bytes(pages) > room->bytes) {
+      throw Error(concat(kCacheOp, ": expected ", format_bytes(bytes(pages)), " of memory for ",
+                         (pages - before) * shape_.page_size, " tokens more, got ", format_bytes(room->bytes),
+                         " that ", room->bound,
+                         " has left: free some, or set a smaller budget for the cache"));
+    }
+  }
   const auto options = torch::dtype(binding::scalar_type(shape_.dtype)).device(device_);
-  const auto moved = [&](Tensor& old, std::vector<std::int64_t> sizes, const at::TensorOptions& type) {
-    sizes.insert(sizes.begin(), {capacity, shape_.page_size});
-    Tensor grown = torch::empty(sizes, type);
-    if (before > 0) grown.narrow(0, 0, before).copy_(old);
+  bool moved = false;
+  const auto grown = [&](Tensor& old, std::vector<std::int64_t> sizes, const at::TensorOptions& type) {
+    if (old.defined() && old.size(0) >= capacity) return;
+    sizes.insert(sizes.begin(), {limit, shape_.page_size});
+    if (!old.defined() && device_.is_cpu()) {
+      if (std::optional<Tensor> zeros = reserved_zeros(sizes, type.dtype().toScalarType())) {
+        old = *std::move(zeros);
+        return;
+      }
+    }
+    sizes[0] = capacity;
+    Tensor next = torch::empty(sizes, type);
+    if (before > 0) next.narrow(0, 0, before).copy_(old);
     // What a new page holds is never used, and must not be NaN where a kernel loads more than it needs.
-    grown.narrow(0, before, capacity - before).zero_();
-    old = grown;
+    next.narrow(0, before, capacity - before).zero_();
+    old = next;
+    moved = true;
   };
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     Layer& layer = layers_[n];
-    moved(layer.k, {shape_.kv_heads, shape_.head_size}, options);
-    moved(layer.v, {shape_.kv_heads, shape_.head_size}, options);
+    grown(layer.k, {shape_.kv_heads, shape_.head_size}, options);
+    grown(layer.v, {shape_.kv_heads, shape_.head_size}, options);
     if (!shape_.has_index(static_cast<std::int64_t>(n))) continue;
-    moved(layer.index_k, {shape_.index_head_size}, shape_.index_int8 ? options.dtype(at::kChar) : options);
-    if (shape_.index_int8) moved(layer.index_scale, {}, options.dtype(at::kFloat));
+    grown(layer.index_k, {shape_.index_head_size}, shape_.index_int8 ? options.dtype(at::kChar) : options);
+    if (shape_.index_int8) grown(layer.index_scale, {}, options.dtype(at::kFloat));
   }
   pool_->grow(capacity);
-  ++generation_;
+  if (moved) ++generation_;
 }
 
 void Cache::make_private(Sequence& sequence, std::int64_t block) {

@@ -1,5 +1,9 @@
 // The cache behind the engine: sharing, forgetting, files, and memory that is counted before it is taken.
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <fstream>
+#include <optional>
 #include <random>
 
 #include "core/file.h"
@@ -179,19 +183,72 @@ TEST(CacheMemory, WhatDoesNotFitIsRefusedWithTheNumbers) {
   expect_error([&] { Engine(model, {.cache_bytes = 10}); }, {"budget", "two pages", "10 bytes"});
 }
 
+std::int64_t resident_bytes() {
+  std::int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * 4096;
+}
+
 TEST(CacheMemory, TheDefaultBudgetIsWhatTheMachineHas) {
   nn::Model model = gsa_model();
+  const std::int64_t resident = resident_bytes();
   Engine engine(model);
   const CacheUse use = engine.cache_use();
   EXPECT_GT(use.budget, std::int64_t{1} << 20);
   EXPECT_LT(use.budget, std::int64_t{1} << 50);
   EXPECT_LE(use.taken, use.budget);
+  EXPECT_LT(resident_bytes() - resident, 64 << 20) << "memory is taken as it is used";
 }
 
-std::int64_t resident_bytes() {
-  std::int64_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * 4096;
+TEST(CacheMemory, MoreThanTheMachineHasIsRefusedBeforeItIsTouched) {
+  Engine engine(gsa_model(), {.cache_bytes = std::int64_t{1} << 44});
+  Sequence sequence = engine.start();
+  const Tokens prompt = random_tokens(40);
+  const Cache::Growth growth{&sequence, (std::int64_t{1} << 43) / engine.cache_use().bytes_per_token};
+  expect_error([&] { engine.cache().reserve({&growth, 1}); }, {"8.00 TiB of memory", "left", "budget"});
+  EXPECT_EQ(engine.cache_use().bytes, 0);
+  engine.prefill({{&sequence, prompt}});
+  EXPECT_EQ(sequence.length(), 40);
+}
+
+// A limit of the address space, far away; undone at the end.
+class AddressLimit {
+ public:
+  AddressLimit() {
+    getrlimit(RLIMIT_AS, &before_);
+    const rlimit limit{.rlim_cur = std::min(rlim_t{1} << 46, before_.rlim_max), .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_AS, &limit);
+  }
+  ~AddressLimit() { setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// Where the system reserves space for the whole budget, a growing cache stays where it is; where it does not, as under
+// ulimit -v, pages move. Both to the same bits.
+TEST(CacheMemory, GrowthMovesPagesOnlyWhereSpaceIsLimited) {
+  nn::Model model = gsa_model();
+  std::vector<Tensor> logits;
+  for (const bool limited : {false, true}) {
+    SCOPED_TRACE(limited ? "limited" : "reserved");
+    std::optional<AddressLimit> limit;
+    if (limited) limit.emplace();
+    Engine engine(model, {.page_size = 8});
+    Sequence first = engine.start(), second = engine.start();
+    engine.prefill({{&first, random_tokens(20)}});
+    const void* begin = engine.cache().pages(0).k.const_data_ptr();
+    const std::int64_t generation = engine.cache().generation();
+    const std::int64_t taken = engine.cache_use().taken;
+    const Cache::Growth growth{&second, 4000};
+    engine.cache().reserve({&growth, 1});
+    EXPECT_GT(engine.cache_use().taken, taken);
+    EXPECT_EQ(engine.cache().pages(0).k.const_data_ptr() == begin, !limited);
+    EXPECT_EQ(engine.cache().generation() == generation, !limited);
+    engine.prefill({{&second, random_tokens(100)}});
+    logits.push_back(torch::cat({engine.decode({{&first, 1}}), engine.decode({{&second, 2}})}));
+  }
+  EXPECT_TRUE(torch::equal(logits[0], logits[1]));
 }
 
 TEST(CacheMemory, TenThousandStepsLeaveItFlat) {
