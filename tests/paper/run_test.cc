@@ -2,6 +2,7 @@
 #include "paper/run.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,13 +134,30 @@ TEST(PaperRun, KilledAtRandomMomentsEndsWithTheSamePage) {
   const TemporaryFolder whole, killed;
   run_plan(plan(), whole.path(), with(done));
   std::mt19937 random(7);
-  // All steps take far longer than the moments: no kill comes too late.
-  const auto slowly = with([](const Step&) { return ::usleep(8000) == 0; });
+  int begun[2];  // a byte for each step
+  ASSERT_EQ(::pipe(begun), 0);
+  // No kill comes too late on any machine: all children together do less than the plan.
+  const std::size_t most = plan().size() / 11;
+  ASSERT_GE(most, 2u);
+  std::size_t performed = 0;
+  const auto slowly = with([&](const Step&) {
+    if (performed++ == most) ::pause();
+    return ::write(begun[1], "", 1) == 1 && ::usleep(8000) == 0;
+  });
   for (int kill = 0; kill < 10; ++kill) {
     const pid_t child = ::fork();
     if (child == 0) {
       run_plan(plan(), killed.path(), slowly);
       ::_exit(0);
+    }
+    // Nor is nothing ever done: where a second step has begun the first one is stored.
+    if (kill == 0) {
+      char byte = 0;
+      for (int step = 0; step < 2; ++step) {
+        pollfd wait{.fd = begun[0], .events = POLLIN, .revents = 0};
+        ASSERT_EQ(::poll(&wait, 1, 60'000), 1) << "no step has begun";
+        ASSERT_EQ(::read(begun[0], &byte, 1), 1);
+      }
     }
     ::usleep(static_cast<useconds_t>(random() % 40'000));
     ::kill(child, SIGKILL);
@@ -148,6 +166,8 @@ TEST(PaperRun, KilledAtRandomMomentsEndsWithTheSamePage) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "it had ended before kill " << kill + 1;
   }
   const RunReport rest = run_plan(plan(), killed.path(), with(done));
+  ::close(begun[0]);
+  ::close(begun[1]);
   EXPECT_GT(rest.before, 0u);
   EXPECT_GT(rest.now, 0u);
   EXPECT_EQ(page(killed.path()), page(whole.path()));
