@@ -10,6 +10,7 @@
 #include "engines.h"
 #include "model/errors.h"
 #include "model/temporary_folder.h"
+#include "nn/device.h"
 
 namespace gsa::infer::testing {
 namespace {
@@ -183,21 +184,15 @@ TEST(CacheMemory, WhatDoesNotFitIsRefusedWithTheNumbers) {
   expect_error([&] { Engine(model, {.cache_bytes = 10}); }, {"budget", "two pages", "10 bytes"});
 }
 
-std::int64_t resident_bytes() {
-  std::int64_t all = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> all >> resident;
-  return resident * 4096;
-}
-
 TEST(CacheMemory, TheDefaultBudgetIsWhatTheMachineHas) {
   nn::Model model = gsa_model();
-  const std::int64_t resident = resident_bytes();
+  const std::int64_t resident = nn::memory_in_use(torch::kCPU);
   Engine engine(model);
   const CacheUse use = engine.cache_use();
   EXPECT_GT(use.budget, std::int64_t{1} << 20);
   EXPECT_LT(use.budget, std::int64_t{1} << 50);
   EXPECT_LE(use.taken, use.budget);
-  EXPECT_LT(resident_bytes() - resident, 64 << 20) << "memory is taken as it is used";
+  EXPECT_LT(nn::memory_in_use(torch::kCPU) - resident, 64 << 20) << "memory is taken as it is used";
 }
 
 TEST(CacheMemory, MoreThanTheMachineHasIsRefusedBeforeItIsTouched) {
@@ -261,14 +256,14 @@ TEST(CacheMemory, TenThousandStepsLeaveItFlat) {
   for (int step = 0; step < 10'000; ++step) {
     if (step == 1000) {  // everything has had its largest size by now
       taken = engine.cache_use().taken;
-      resident = resident_bytes();
+      resident = nn::memory_in_use(torch::kCPU);
     }
     if (sequence.length() == 120) sequence.truncate(20);
     Sequence branch = sequence.fork();
     engine.decode({{step % 2 == 0 ? &branch : &sequence, step % nn::testing::kVocabulary}});
   }
   EXPECT_EQ(engine.cache_use().taken, taken);
-  EXPECT_LT(resident_bytes() - resident, 4 << 20);
+  EXPECT_LT(nn::memory_in_use(torch::kCPU) - resident, 4 << 20);
 }
 
 // Random forks, truncations and steps over many sequences: whatever happened, every sequence continues as if
